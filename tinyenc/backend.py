@@ -1,0 +1,58 @@
+"""The one module that knows there are two array libraries: NumPy on the CPU, CuPy on the GPU.
+
+The array decides: formulas call NumPy's functions, which hand CuPy's arrays to CuPy by themselves, and ask
+`array_module` where a new array must be made.
+"""
+
+import sys
+
+import numpy as np
+
+
+def array_module(array):
+    """The library an array belongs to: `numpy`, or `cupy`."""
+    return sys.modules[type(array).__module__.partition(".")[0]]
+
+
+def on_host(array):
+    """Whether this is a NumPy array (or scalar), in the CPU's memory."""
+    return isinstance(array, (np.ndarray, np.generic))
+
+
+def to_host(array):
+    """The same values as a NumPy array; waits for the GPU where they come from one."""
+    return array if on_host(array) else array.get()
+
+
+def to_device(array, device):
+    """The same values on device "cpu" or "gpu"."""
+    if device == "cpu":
+        return to_host(array)
+    if device != "gpu":
+        raise ValueError(f'device must be "cpu" or "gpu", got {device!r}')
+    return cupy().asarray(array)
+
+
+def like(array, other):
+    """array moved to where other is."""
+    return array_module(other).asarray(array) if on_host(array) else array
+
+
+def cupy():
+    """CuPy, where it is installed and a GPU answers; otherwise RuntimeError says what is missing."""
+    try:
+        import cupy
+    except ImportError:
+        raise RuntimeError('device "gpu" needs CuPy, which is not installed: pip install "tinyenc[cuda13]" '
+                           "(or cuda12, to match the driver)") from None
+    try:
+        if cupy.cuda.runtime.getDeviceCount() == 0:
+            raise RuntimeError("no GPU is visible to CUDA")
+    except RuntimeError as error:  # CUDARuntimeError, without a driver, is one too
+        raise RuntimeError(f'device "gpu" cannot be used: {error}') from None
+    return cupy
+
+
+def wide(dtype):
+    """The dtype to sum in: float32 for half precision, else the dtype itself."""
+    return np.result_type(dtype, np.float32)

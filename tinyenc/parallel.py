@@ -1,0 +1,148 @@
+"""Runs plain array formulas over cache-sized blocks on all cores.
+
+NumPy evaluates `a * x + b` one whole array at a time, so large arrays travel to memory and back for every
+operator. Cut into blocks that fit in cache, the same formula stays on the core; and since NumPy releases the
+interpreter lock inside its loops, threads compute the blocks side by side. Results do not depend on the
+number of threads.
+"""
+
+import ctypes
+import functools
+import itertools
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+BLOCK_BYTES = 256 * 1024  # a block and its few temporaries fit in one core's L2 cache
+
+_here = threading.local()  # .busy is True inside a task: a task that calls `run_each` runs it alone
+
+
+def _default_threads():
+    asked = os.environ.get("TINYENC_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS")
+    if asked and asked.isdigit() and int(asked) > 0:
+        return int(asked)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def get_num_threads():
+    """How many threads the block formulas and the attention cores use."""
+    return _threads
+
+
+def set_num_threads(n):
+    """Use n threads from now on (BLAS has its own setting, OMP_NUM_THREADS, read when it starts)."""
+    global _threads, _pool
+    if n < 1:
+        raise ValueError(f"the number of threads must be at least 1, got {n}")
+    _threads = n
+    _pool = ThreadPoolExecutor(n - 1, thread_name_prefix="tinyenc") if n > 1 else None
+
+
+set_num_threads(_default_threads())
+
+
+def run_each(task, items):
+    """Call task(item) for every item, on all cores; returns when all are done. The first error is raised."""
+    items = list(items)
+    workers = min(_threads, len(items))
+    if workers <= 1 or getattr(_here, "busy", False):
+        for item in items:
+            task(item)
+        return
+
+    turns = itertools.count()  # next() on it is atomic: each thread takes the next item when it is free
+
+    def work():
+        _here.busy = True
+        try:
+            for turn in turns:
+                if turn >= len(items):
+                    break
+                task(items[turn])
+        finally:
+            _here.busy = False
+
+    others = [_pool.submit(work) for _ in range(workers - 1)]
+    try:
+        work()
+    finally:
+        errors = [future.exception() for future in others]
+    for error in filter(None, errors):
+        raise error
+
+
+def rowwise(formula):
+    """Decorate a formula over rows (the last axis) so that it runs in blocks of rows on all cores.
+
+    The first argument says what the rows are: arrays with the same leading shape are cut with it, everything
+    else (weights, scalars, keyword arguments) is passed whole. The formula returns one array or a tuple of
+    them, each with the same rows. It must treat rows independently, and may be called with any number of them.
+    Arrays that are not NumPy's (CuPy's) go through whole.
+    """
+
+    @functools.wraps(formula)
+    def run(*args, **kwargs):
+        first = args[0]
+        if not isinstance(first, np.ndarray) or first.nbytes <= BLOCK_BYTES or first.ndim < 2:
+            return formula(*args, **kwargs)
+        lead = first.shape[:-1]
+        n_rows = first.size // first.shape[-1]
+        cut = [isinstance(a, np.ndarray) and a.ndim == first.ndim and a.shape[:-1] == lead for a in args]
+        args = [a.reshape(n_rows, a.shape[-1]) if c else a for a, c in zip(args, cut)]
+
+        def block(start, stop):
+            results = formula(*[a[start:stop] if c else a for a, c in zip(args, cut)], **kwargs)
+            return results if isinstance(results, tuple) else (results,)
+
+        likes = block(0, 1)  # one row tells the shapes and dtypes
+        outs = [np.empty((n_rows, *like.shape[1:]), like.dtype) for like in likes]
+        step = max(1, BLOCK_BYTES // (first.shape[-1] * first.itemsize))
+
+        def task(start):
+            for out, result in zip(outs, block(start, start + step)):
+                out[start:start + step] = result
+
+        run_each(task, range(0, n_rows, step))
+        outs = tuple(out.reshape(*lead, *out.shape[1:]) for out in outs)
+        return outs if len(outs) > 1 else outs[0]
+
+    run.formula = formula
+    return run
+
+
+def in_blocks(update, *arrays):
+    """Call update(*blocks), an in-place formula, on matching flat blocks of equally shaped arrays.
+
+    NumPy arrays that are C-contiguous are cut; others (CuPy's, or views) are passed whole.
+    """
+    if not all(isinstance(a, np.ndarray) and a.flags.c_contiguous for a in arrays):
+        update(*arrays)
+        return
+    flat = [a.reshape(-1) for a in arrays]
+    step = BLOCK_BYTES // max(a.itemsize for a in arrays)
+    run_each(lambda start: update(*[a[start:start + step] for a in flat]), range(0, flat[0].size, step))
+
+
+def keep_freed_memory():
+    """Ask glibc to keep freed memory for the next array instead of giving it back to the system.
+
+    By default every large array is a fresh mapping whose pages the kernel must zero on first touch, which
+    costs more than the arithmetic. Does nothing on other C libraries. `TINYENC_RETURN_MEMORY=1` in the
+    environment turns it off.
+    """
+    M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError, TypeError):
+        return
+    mallopt(M_MMAP_THRESHOLD, 1 << 30)
+    mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+if not os.environ.get("TINYENC_RETURN_MEMORY"):
+    keep_freed_memory()
