@@ -2,8 +2,6 @@
 
 import random
 
-import numpy as np
-
 
 class Tape:
     """A stack of what forward saves for backward, last in, first out.

@@ -1,0 +1,18 @@
+"""A from-scratch Transformer on NumPy and CuPy, with hand-written backpropagation."""
+
+from .attention import MultiHeadAttention, causal_mask, padding_mask, window_mask
+from .encoder import Encoder, EncoderLayer, PostLNEncoderLayer, TokenEmbedding
+from .heads import Classifier, FirstPool, MaxPool, MeanPool
+from .layer import Layer, Parameter
+from .layers import GELU, Dropout, Embedding, FeedForward, GELUTanh, LayerNorm, Linear, ReLU
+from .losses import CrossEntropy
+from .positions import SinusoidalPositions
+from .tape import NO_TAPE, Tape
+
+__all__ = [
+    "GELU", "NO_TAPE", "Classifier", "CrossEntropy", "Dropout", "Embedding", "Encoder", "EncoderLayer", "FeedForward",
+    "FirstPool", "GELUTanh", "Layer", "LayerNorm", "Linear", "MaxPool", "MeanPool", "MultiHeadAttention", "Parameter",
+    "PostLNEncoderLayer", "ReLU", "SinusoidalPositions", "Tape", "TokenEmbedding", "causal_mask", "padding_mask",
+    "window_mask",
+]
+__version__ = "0.1.0"

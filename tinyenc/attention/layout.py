@@ -1,0 +1,77 @@
+"""How a batch lies in memory while the layers work on it.
+
+Layers that act on each position take tokens of any leading shape; only attention must know where sequences begin.
+"""
+
+import itertools
+
+import numpy as np
+
+from ..backend import array_module
+
+
+class Dense:
+    """A batch as it came, (B, T, D), with an attention mask or None."""
+
+    def __init__(self, shape, mask):
+        self.positions = np.arange(shape[1])
+        self.mask = mask
+
+    def pack(self, x):
+        return x
+
+    def unpack(self, x):
+        return x
+
+
+class Padded:
+    """A batch (B, T, D) of which tokens (B, T) are real; the others are computed, then set to zero. For the GPU."""
+
+    def __init__(self, tokens):
+        self.positions = np.arange(tokens.shape[1])
+        self.mask = tokens[:, None, None, :]
+        self.tokens = tokens
+
+    def pack(self, x):
+        return x * self.tokens.reshape(*self.tokens.shape, *[1] * (x.ndim - 2))
+
+    unpack = pack
+
+
+class Packing:
+    """The real tokens of a padded batch, laid end to end, (N, D): padding costs nothing.
+
+    Attention takes the Packing itself where it would take a mask, and looks at one sequence at a time. Longest
+    sequences stand first, so that those of equal length are neighbours.
+
+    tokens: (B, T) boolean NumPy array, True at real tokens.
+    """
+
+    def __init__(self, tokens):
+        self.shape = tokens.shape
+        lengths = tokens.sum(axis=1)
+        order = np.argsort(-lengths, kind="stable")
+        places = np.arange(tokens.size).reshape(tokens.shape)
+        self.index = np.concatenate([places[b][tokens[b]] for b in order])  # where in (B * T,) each packed token was
+        self.positions = self.index % tokens.shape[1]
+        self.runs = []  # (first packed token, number of sequences, their length)
+        start = 0
+        for length, group in itertools.groupby(lengths[order].tolist()):
+            count = len(list(group))
+            if length:
+                self.runs.append((start, count, length))
+            start += count * length
+
+    @property
+    def mask(self):
+        return self
+
+    def pack(self, x):
+        """(B, T, ...) -> (N, ...)."""
+        return x.reshape(-1, *x.shape[2:])[self.index]
+
+    def unpack(self, x):
+        """(N, ...) -> (B, T, ...), zeros at padding. Adjoint to pack."""
+        y = array_module(x).zeros((self.shape[0] * self.shape[1], *x.shape[1:]), x.dtype)
+        y[self.index] = x
+        return y.reshape(*self.shape, *x.shape[1:])

@@ -1,0 +1,57 @@
+"""Multi-head attention."""
+
+from ..layer import Layer
+from ..layers.linear import Linear
+from ..tape import NO_TAPE
+from .dot_product import DotProduct
+from .layout import Packing
+from .masks import check_mask
+from .per_sequence import PerSequence
+
+
+class MultiHeadAttention(Layer):
+    """merge(attend(split(query w_q), split(memory w_k), split(memory w_v))) w_o (Vaswani et al. 2017, section 3.2.2).
+
+    query: (B, T, D); memory: (B, S, D), query itself in self-attention; mask as in `masks`. Returns (B, T, D).
+    Packed, all are (N, D) and mask is the Packing.
+    attend: the attention core, by default DotProduct(dropout).
+    """
+
+    def __init__(self, d_model, n_heads, dropout=0.0, attend=None, rng=None):
+        if n_heads < 1 or d_model % n_heads:
+            raise ValueError(f"d_model {d_model} is not a multiple of n_heads {n_heads}")
+        self.n_heads = n_heads
+        self.w_q = Linear(d_model, d_model, rng=rng)
+        self.w_k = Linear(d_model, d_model, rng=rng)
+        self.w_v = Linear(d_model, d_model, rng=rng)
+        self.attend = PerSequence(attend or DotProduct(dropout))
+        self.w_o = Linear(d_model, d_model, rng=rng)
+
+    def forward(self, query, memory, mask=None, tape=NO_TAPE):
+        if mask is not None and not isinstance(mask, Packing):
+            mask = check_mask(mask, (query.shape[0], self.n_heads, query.shape[1], memory.shape[1]))
+        q = self.split(self.w_q.forward(query, tape))  # (B, H, T, K)
+        k = self.split(self.w_k.forward(memory, tape))  # (B, H, S, K)
+        v = self.split(self.w_v.forward(memory, tape))  # (B, H, S, K)
+        heads = self.attend.forward(q, k, v, mask, tape)  # (B, H, T, K)
+        return self.w_o.forward(self.merge(heads), tape)  # (B, T, D)
+
+    def backward(self, dy, tape):
+        """dquery and dmemory; in self-attention their sum is the gradient."""
+        dheads = self.split(self.w_o.backward(dy, tape))  # split and merge are adjoint
+        dq, dk, dv = self.attend.backward(dheads, tape)
+        dmemory = self.w_v.backward(self.merge(dv), tape)
+        dmemory += self.w_k.backward(self.merge(dk), tape)
+        dquery = self.w_q.backward(self.merge(dq), tape)
+        return dquery, dmemory
+
+    def split(self, x):
+        """(..., T, D) -> (..., H, T, K), a view."""
+        *lead, d_model = x.shape
+        return x.reshape(*lead, self.n_heads, d_model // self.n_heads).swapaxes(-2, -3)
+
+    def merge(self, x):
+        """(..., H, T, K) -> (..., T, D)."""
+        x = x.swapaxes(-2, -3)
+        *lead, h, width = x.shape
+        return x.reshape(*lead, h * width)

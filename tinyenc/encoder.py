@@ -1,0 +1,203 @@
+"""The Transformer encoder."""
+
+import math
+
+import numpy as np
+
+from .attention.layout import Dense, Packing, Padded
+from .attention.masks import as_mask, check_mask
+from .attention.multi_head import MultiHeadAttention
+from .backend import like, on_host
+from .layer import Layer
+from .layers.dropout import Dropout
+from .layers.embedding import Embedding, check_ids
+from .layers.feed_forward import FeedForward
+from .layers.norm import LayerNorm
+from .positions import SinusoidalPositions, check_length
+from .tape import NO_TAPE
+
+
+class EncoderLayer(Layer):
+    """Pre-LN (Xiong et al. 2020): x + drop(attn(norm(x))), then x + drop(ffn(norm(x))). (B, T, D) -> (B, T, D)."""
+
+    output_is_normed = False
+
+    def __init__(self, d_model, n_heads, d_ff, dropout=0.1, activation=None, attend=None, eps=1e-5, rng=None):
+        self.norm1 = LayerNorm(d_model, eps)
+        self.attn = MultiHeadAttention(d_model, n_heads, dropout, attend, rng)
+        self.drop1 = Dropout(dropout)
+        self.norm2 = LayerNorm(d_model, eps)
+        self.ffn = FeedForward(d_model, d_ff, dropout, activation, rng)
+        self.drop2 = Dropout(dropout)
+
+    def forward(self, x, mask=None, tape=NO_TAPE):
+        h = self.norm1.forward(x, tape)
+        h = self.attn.forward(h, h, mask, tape)
+        x = x + self.drop1.forward(h, tape)
+
+        h = self.norm2.forward(x, tape)
+        h = self.ffn.forward(h, tape)
+        return x + self.drop2.forward(h, tape)
+
+    def backward(self, dy, tape):
+        dh = self.drop2.backward(dy, tape)
+        dh = self.ffn.backward(dh, tape)
+        dx = dy + self.norm2.backward(dh, tape)
+
+        dh = self.drop1.backward(dx, tape)
+        dquery, dmemory = self.attn.backward(dh, tape)
+        return dx + self.norm1.backward(dquery + dmemory, tape)
+
+
+class PostLNEncoderLayer(Layer):
+    """Post-LN (Vaswani et al. 2017), BERT's: norm(x + drop(attn(x))), then norm(x + drop(ffn(x))). (B, T, D) -> (B, T, D)."""
+
+    output_is_normed = True
+
+    def __init__(self, d_model, n_heads, d_ff, dropout=0.1, activation=None, attend=None, eps=1e-5, rng=None):
+        self.attn = MultiHeadAttention(d_model, n_heads, dropout, attend, rng)
+        self.drop1 = Dropout(dropout)
+        self.norm1 = LayerNorm(d_model, eps)
+        self.ffn = FeedForward(d_model, d_ff, dropout, activation, rng)
+        self.drop2 = Dropout(dropout)
+        self.norm2 = LayerNorm(d_model, eps)
+
+    def forward(self, x, mask=None, tape=NO_TAPE):
+        h = self.attn.forward(x, x, mask, tape)
+        x = self.norm1.forward(x + self.drop1.forward(h, tape), tape)
+
+        h = self.ffn.forward(x, tape)
+        return self.norm2.forward(x + self.drop2.forward(h, tape), tape)
+
+    def backward(self, dy, tape):
+        dx = self.norm2.backward(dy, tape)
+        dh = self.drop2.backward(dx, tape)
+        dx = dx + self.ffn.backward(dh, tape)
+
+        dx = self.norm1.backward(dx, tape)
+        dh = self.drop1.backward(dx, tape)
+        dquery, dmemory = self.attn.backward(dh, tape)
+        return dx + dquery + dmemory
+
+
+class TokenEmbedding(Layer):
+    """drop(positions(sqrt(D) * table[ids])): ids (..., T) and the place of each, (T,) -> (..., T, D)."""
+
+    def __init__(self, tokens, positions, dropout=0.1):
+        self.tokens = tokens
+        self.positions = positions
+        self.drop = Dropout(dropout)
+
+    def forward(self, ids, index, tape=NO_TAPE):
+        x = self.tokens.forward(ids, tape)
+        x = self.positions.forward(x, index, tape)
+        return self.drop.forward(x, tape)
+
+    def backward(self, dy, tape):
+        """Adds to the gradients of the tables; ids have none."""
+        dx = self.drop.backward(dy, tape)
+        dx = self.positions.backward(dx, tape)
+        self.tokens.backward(dx, tape)
+
+    @property
+    def vocab_size(self):
+        return self.tokens.weight.shape[0]
+
+    @property
+    def max_len(self):
+        return self.positions.max_len
+
+
+class Encoder(Layer):
+    """Token ids to hidden states, (B, T) -> (B, T, D): embed, n_layers layers, and a final norm after pre-LN ones.
+
+    layer: the kind of layer, EncoderLayer (pre-LN) or PostLNEncoderLayer.
+    padding_idx: the id whose row of the table stays without gradient; None for none.
+
+    With a padding mask the batch is packed, so that time and memory follow the real tokens. The hidden states at
+    padding are zeros, and a gradient that arrives there is dropped.
+    """
+
+    def __init__(self, vocab_size, d_model=512, n_heads=8, d_ff=2048, n_layers=6, max_len=5000, dropout=0.1,
+                 layer=EncoderLayer, activation=None, padding_idx=None, rng=None):
+        for name, value in dict(vocab_size=vocab_size, d_model=d_model, d_ff=d_ff, n_layers=n_layers,
+                                max_len=max_len).items():
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        rng = np.random.default_rng(rng)
+        tokens = Embedding(vocab_size, d_model, math.sqrt(d_model), padding_idx, rng)
+        self.embed = TokenEmbedding(tokens, SinusoidalPositions(d_model, max_len), dropout)
+        self.layers = [layer(d_model, n_heads, d_ff, dropout, activation, rng=rng) for _ in range(n_layers)]
+        self.norm = None if layer.output_is_normed else LayerNorm(d_model)
+
+    @classmethod
+    def from_parts(cls, embed, layers, norm=None):
+        """An encoder of an embedding and layers of your own; norm may be None."""
+        encoder = cls.__new__(cls)
+        encoder.embed = embed
+        encoder.layers = layers
+        encoder.norm = norm
+        return encoder
+
+    def forward(self, ids, mask=None, tape=NO_TAPE):
+        """ids: (B, T) integers. mask: (B, T) or (B, 1, 1, T) for padding, or any that broadcasts to (B, H, T, T)."""
+        ids, layout = self.front_door(ids, mask)
+        x = self.embed.forward(layout.pack(ids), layout.positions, tape)
+        for layer in self.layers:
+            x = layer.forward(x, layout.mask, tape)
+        if self.norm:
+            x = self.norm.forward(x, tape)
+        tape.push(self, layout)
+        return layout.unpack(x)
+
+    def backward(self, dy, tape):
+        """Adds to the gradients of the parameters; ids have none."""
+        (layout,) = tape.pop(self)
+        dx = layout.pack(dy)
+        if self.norm:
+            dx = self.norm.backward(dx, tape)
+        for layer in reversed(self.layers):
+            dx = layer.backward(dx, tape)
+        self.embed.backward(dx, tape)
+
+    def front_door(self, ids, mask):
+        """Check ids and mask, before any work; returns the ids, where the weights are, and the layout of the batch."""
+        ids = np.asarray(ids) if isinstance(ids, (list, tuple)) else ids
+        if ids.ndim != 2 or ids.size == 0:
+            raise ValueError(f"token ids must be a batch of shape (batch, length), not empty, got shape {ids.shape}")
+        check_ids(ids, self.embed.vocab_size)
+        check_length(ids.shape[1], self.embed.max_len)
+        tokens = None
+        if mask is not None:
+            mask = as_mask(np.asarray(mask) if isinstance(mask, (list, tuple)) else mask)
+            tokens = padding_in(mask, ids.shape)
+            if tokens is None:
+                mask = check_mask(mask, (ids.shape[0], self.n_heads, ids.shape[1], ids.shape[1]))
+
+        weight = self.embed.tokens.weight.data
+        if tokens is None:
+            layout = Dense(ids.shape, mask if mask is None else like(mask, weight))
+        elif on_host(weight):
+            layout = Packing(tokens)
+        else:
+            layout = Padded(like(tokens, weight))
+        return like(ids, weight), layout
+
+    @property
+    def n_heads(self):
+        return self.layers[0].attn.n_heads
+
+    @property
+    def d_model(self):
+        return self.embed.tokens.weight.shape[1]
+
+
+def padding_in(mask, shape):
+    """The real tokens (B, T) that a padding mask, (B, T) or (B, 1, 1, T), keeps; None for any other mask."""
+    if mask.ndim == 2 and mask.shape != shape:
+        raise ValueError(f"padding mask of shape {mask.shape} does not fit token ids of shape {shape}")
+    if mask.ndim == 2:
+        return mask
+    if mask.ndim == 4 and mask.shape == (shape[0], 1, 1, shape[1]):
+        return mask[:, 0, 0]
+    return None

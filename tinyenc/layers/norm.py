@@ -1,0 +1,31 @@
+"""Normalisation."""
+
+from .. import init
+from ..layer import Layer, Parameter
+from ..ops import normalise, normalise_backward, sum_rows
+from ..tape import NO_TAPE
+
+
+class LayerNorm(Layer):
+    """weight * (x - mean) / sqrt(var + eps) + bias over the last axis (Ba et al. 2016).
+
+    The statistics are taken in float32 or wider, so that half precision and large means come out right.
+    """
+
+    def __init__(self, d_model, eps=1e-5):
+        if eps <= 0:
+            raise ValueError(f"eps must be positive, got {eps}")
+        self.weight = Parameter(init.ones(d_model), decay=False)
+        self.bias = Parameter(init.zeros(d_model), decay=False)
+        self.eps = eps
+
+    def forward(self, x, tape=NO_TAPE):
+        normed, rstd = normalise(x, self.eps)
+        tape.push(self, normed, rstd)
+        return normed * self.weight.data + self.bias.data
+
+    def backward(self, dy, tape):
+        normed, rstd = tape.pop(self)
+        self.weight.grad += sum_rows(dy * normed)
+        self.bias.grad += sum_rows(dy)
+        return normalise_backward(dy * self.weight.data, normed, rstd)
