@@ -114,8 +114,9 @@ def gelu(x):
 @rowwise
 def gelu_backward(dy, x, cdf):
     """dy (Phi(x) + x phi(x)), phi the normal density."""
+    x = x.astype(wide(x.dtype), copy=False)
     density = np.exp(-0.5 * x * x) * (1 / math.sqrt(2 * math.pi))
-    return dy * (cdf + x * density)
+    return (dy * (cdf + x * density)).astype(dy.dtype, copy=False)
 
 
 C = math.sqrt(2 / math.pi)
@@ -125,14 +126,16 @@ A = 0.044715
 @rowwise
 def gelu_tanh(x):
     """x (1 + t) / 2 with t = tanh(C (x + A x^3)), and t: the approximation that GPT-2 uses."""
-    t = np.tanh(C * x * (1 + A * x * x))
-    return 0.5 * x * (1 + t), t
+    a = x.astype(wide(x.dtype), copy=False)
+    t = np.tanh(C * a * (1 + A * a * a))
+    return (0.5 * a * (1 + t)).astype(x.dtype, copy=False), t.astype(x.dtype, copy=False)
 
 
 @rowwise
 def gelu_tanh_backward(dy, x, t):
     """dy ((1 + t) / 2 + x/2 (1 - t^2) C (1 + 3 A x^2))."""
-    return dy * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * C * (1 + 3 * A * x * x))
+    x = x.astype(wide(x.dtype), copy=False)
+    return (dy * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * C * (1 + 3 * A * x * x))).astype(dy.dtype, copy=False)
 
 
 # Softmax

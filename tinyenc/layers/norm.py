@@ -13,7 +13,7 @@ class LayerNorm(Layer):
     """
 
     def __init__(self, d_model, eps=1e-5):
-        if eps <= 0:
+        if not eps > 0:
             raise ValueError(f"eps must be positive, got {eps}")
         self.weight = Parameter(init.ones(d_model), decay=False)
         self.bias = Parameter(init.zeros(d_model), decay=False)

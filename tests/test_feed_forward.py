@@ -1,0 +1,32 @@
+import numpy as np
+import pytest
+from support import random
+
+from tinyenc import GELU, FeedForward, GELUTanh, ReLU, Tape
+
+
+@pytest.mark.parametrize("activation", [ReLU(), GELU(), GELUTanh()], ids=["ReLU", "GELU", "GELUTanh"])
+def test_output_is_the_papers_formula_with_the_activation_given(activation):
+    ffn, x = FeedForward(4, 7, 0.0, activation, rng=0).astype(np.float64), random(2, 3, 4)
+    ffn.w_1.bias.data[...], ffn.w_2.bias.data[...] = random(7), random(4)
+    h = activation(x @ ffn.w_1.weight.data + ffn.w_1.bias.data)
+    np.testing.assert_allclose(ffn(x), h @ ffn.w_2.weight.data + ffn.w_2.bias.data, rtol=1e-12)
+
+
+def test_activation_is_the_exact_gelu_unless_another_is_given():
+    assert isinstance(FeedForward(4, 8).activation, GELU)
+
+
+def test_dropout_stands_between_the_two_maps_and_not_after():
+    ffn, x = FeedForward(4, 8, 0.5, rng=0), random(50, 4, dtype=np.float32)
+    y = ffn.forward(x, Tape(seed=0))
+    assert y.all() and not np.allclose(y, ffn(x))  # hidden units were dropped, outputs were not
+
+
+def test_positions_do_not_see_each_other():
+    ffn, x = FeedForward(4, 8, rng=0).astype(np.float64), random(2, 5, 4)
+    changed = x.copy()
+    changed[1, 2] += 1
+    differs = (ffn(changed) != ffn(x)).any(axis=-1)
+    assert differs[1, 2]
+    np.testing.assert_allclose(np.delete(ffn(changed)[1], 2, 0), np.delete(ffn(x)[1], 2, 0), rtol=1e-12)
