@@ -22,9 +22,10 @@ class EncoderLayer(Layer):
 
     output_is_normed = False
 
-    def __init__(self, d_model, n_heads, d_ff, dropout=0.1, activation=None, attend=None, eps=1e-5, rng=None):
+    def __init__(self, d_model, n_heads, d_ff, dropout=0.1, activation=None, attend=None, positions=None,
+                 eps=1e-5, rng=None):
         self.norm1 = LayerNorm(d_model, eps)
-        self.attn = MultiHeadAttention(d_model, n_heads, dropout, attend, rng)
+        self.attn = MultiHeadAttention(d_model, n_heads, dropout, attend, positions, rng)
         self.drop1 = Dropout(dropout)
         self.norm2 = LayerNorm(d_model, eps)
         self.ffn = FeedForward(d_model, d_ff, dropout, activation, rng)
@@ -50,12 +51,16 @@ class EncoderLayer(Layer):
 
 
 class PostLNEncoderLayer(Layer):
-    """Post-LN (Vaswani et al. 2017), BERT's: norm(x + drop(attn(x))), then norm(x + drop(ffn(x))). (B, T, D) -> (B, T, D)."""
+    """Post-LN (Vaswani et al. 2017), BERT's: norm(x + drop(attn(x))), then norm(x + drop(ffn(x))).
+
+    (B, T, D) -> (B, T, D).
+    """
 
     output_is_normed = True
 
-    def __init__(self, d_model, n_heads, d_ff, dropout=0.1, activation=None, attend=None, eps=1e-5, rng=None):
-        self.attn = MultiHeadAttention(d_model, n_heads, dropout, attend, rng)
+    def __init__(self, d_model, n_heads, d_ff, dropout=0.1, activation=None, attend=None, positions=None,
+                 eps=1e-5, rng=None):
+        self.attn = MultiHeadAttention(d_model, n_heads, dropout, attend, positions, rng)
         self.drop1 = Dropout(dropout)
         self.norm1 = LayerNorm(d_model, eps)
         self.ffn = FeedForward(d_model, d_ff, dropout, activation, rng)
@@ -112,6 +117,8 @@ class Encoder(Layer):
     """Token ids to hidden states, (B, T) -> (B, T, D): embed, n_layers layers, and a final norm after pre-LN ones.
 
     layer: the kind of layer, EncoderLayer (pre-LN) or PostLNEncoderLayer.
+    positions: how the order is told, one of `positions`; by default SinusoidalPositions(d_model, max_len).
+    attend: the attention core of every layer, with a dropout of its own; by default DotProduct(dropout).
     padding_idx: the id whose row of the table stays without gradient; None for none.
 
     With a padding mask the batch is packed, so that time and memory follow the real tokens. The hidden states at
@@ -119,15 +126,17 @@ class Encoder(Layer):
     """
 
     def __init__(self, vocab_size, d_model=512, n_heads=8, d_ff=2048, n_layers=6, max_len=5000, dropout=0.1,
-                 layer=EncoderLayer, activation=None, padding_idx=None, rng=None):
+                 layer=EncoderLayer, activation=None, attend=None, positions=None, padding_idx=None, rng=None):
         for name, value in dict(vocab_size=vocab_size, d_model=d_model, d_ff=d_ff, n_layers=n_layers,
                                 max_len=max_len).items():
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         rng = np.random.default_rng(rng)
         tokens = Embedding(vocab_size, d_model, math.sqrt(d_model), padding_idx, rng)
-        self.embed = TokenEmbedding(tokens, SinusoidalPositions(d_model, max_len), dropout)
-        self.layers = [layer(d_model, n_heads, d_ff, dropout, activation, rng=rng) for _ in range(n_layers)]
+        positions = positions or SinusoidalPositions(d_model, max_len)
+        self.embed = TokenEmbedding(tokens, positions, dropout)
+        self.layers = [layer(d_model, n_heads, d_ff, dropout, activation, attend, positions, rng=rng)
+                       for _ in range(n_layers)]
         self.norm = None if layer.output_is_normed else LayerNorm(d_model)
 
     @classmethod
@@ -177,7 +186,7 @@ class Encoder(Layer):
         weight = self.embed.tokens.weight.data
         if tokens is None:
             layout = Dense(ids.shape, mask if mask is None else like(mask, weight))
-        elif on_host(weight):
+        elif on_host(weight) and not has_holes(tokens):
             layout = Packing(tokens)
         else:
             layout = Padded(like(tokens, weight))
@@ -201,3 +210,9 @@ def padding_in(mask, shape):
     if mask.ndim == 4 and mask.shape == (shape[0], 1, 1, shape[1]):
         return mask[:, 0, 0]
     return None
+
+
+def has_holes(tokens):
+    """Whether padding stands between real tokens in any row of (B, T): then places are not packed ones, shifted."""
+    begins = tokens[:, 1:] & ~tokens[:, :-1]
+    return bool((begins.sum(axis=1) + tokens[:, 0] > 1).any())

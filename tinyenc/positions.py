@@ -1,18 +1,61 @@
-"""Positions."""
+"""How a model learns the order of its tokens: one object, given to the encoder.
+
+There are three places to say it: on the embeddings (sinusoidal, learned), on the queries and keys (rotary), and
+on the scores (T5's buckets, ALiBi). `Positions` has a hook for each, which does nothing; a kind of positions
+fills in the one it uses.
+"""
 
 import functools
+import math
 
 import numpy as np
 
-from .backend import array_module
-from .layer import Layer
+from . import init
+from .backend import array_module, like, wide
+from .layer import Layer, Parameter
 from .tape import NO_TAPE
 
 
-class SinusoidalPositions(Layer):
-    """x + table[index]; table[p, 2i] = sin(p / 10000^(2i / D)), table[p, 2i + 1] = cos of the same (Vaswani et al. 2017).
+class Positions(Layer):
+    """The three hooks, each doing nothing."""
 
-    Any width, odd ones too. index: the place of each token, (T,) for x (B, T, D) or (N,) for packed tokens (N, D).
+    max_len = math.inf  # the longest sequence it can place
+    in_attention = False  # whether `turn` or `bias` says anything
+
+    def check(self, n_heads, head_width, core):
+        """Raise ValueError unless it works with such heads and this attention core. Called at construction."""
+
+    def forward(self, x, index, tape=NO_TAPE):
+        """On the embeddings: x with the places told. index: the place of each token, (T,) for x (B, T, D), or (N,)
+        for packed tokens (N, D)."""
+        return x
+
+    def backward(self, dy, tape):
+        return dy
+
+    def turn(self, x, index, tape=NO_TAPE):
+        """On queries and keys, (..., H, T, K)."""
+        return x
+
+    def turn_backward(self, dy, tape):
+        return dy
+
+    def bias(self, n_tokens, q, tape=NO_TAPE):
+        """On the scores: a RelativeBias in the dtype and on the device of q, or None. Cores add up its gradient."""
+        return None
+
+    def bias_backward(self, tape):
+        """Take the gradient that the cores added up."""
+
+
+class NoPositions(Positions):
+    """Nothing tells the order: the encoder sees a bag of tokens."""
+
+
+class SinusoidalPositions(Positions):
+    """x + table[index], with table[p, 2i] = sin(p / 10000^(2i / D)) and table[p, 2i + 1] = cos of the same.
+
+    Vaswani et al. (2017, section 3.5). Any width, odd ones too.
     """
 
     def __init__(self, d_model, max_len=5000):
@@ -22,13 +65,217 @@ class SinusoidalPositions(Layer):
     def forward(self, x, index, tape=NO_TAPE):
         length = int(index.max(initial=0)) + 1
         check_length(length, self.max_len)
-        tape.push(self)
         table = sinusoids(1 << (length - 1).bit_length(), self.d_model)
         return x + array_module(x).asarray(table[index], x.dtype)
 
+
+class LearnedPositions(Positions):
+    """x + weight[index], a vector learnt for each of max_len places (Gehring et al. 2017; BERT's).
+
+    A longer sequence is refused, unless the table was grown: `grow_copying`, `grow_interpolating` or `grow_fresh`.
+    Each takes the optimiser too, and grows the moments it keeps for the table in the same way.
+    """
+
+    def __init__(self, d_model, max_len=512, rng=None):
+        if max_len < 1:
+            raise ValueError(f"max_len must be at least 1, got {max_len}")
+        self.weight = Parameter(init.normal((max_len, d_model), rng=rng), decay=False)
+
+    @property
+    def max_len(self):
+        return self.weight.shape[0]
+
+    def forward(self, x, index, tape=NO_TAPE):
+        check_length(int(index.max(initial=0)) + 1, self.max_len)
+        tape.push(self, index)
+        return x + self.weight.data[index]
+
     def backward(self, dy, tape):
-        tape.pop(self)
+        (index,) = tape.pop(self)
+        rows = dy.reshape(-1, *index.shape, dy.shape[-1]).sum(axis=0, dtype=wide(dy.dtype))
+        array_module(dy).add.at(self.weight.grad, index, rows)
         return dy
+
+
+class Rotary(Positions):
+    """Turns query and key by angles p / base^(2i / K) at place p, so that scores see differences of places alone
+    (RoPE, Su et al. 2021).
+
+    Entries i and i + K/2 of a head are a pair (the layout of GPT-NeoX and Llama; the paper pairs 2i and 2i + 1, the
+    same up to the order of the columns of w_q and w_k).
+    """
+
+    in_attention = True
+
+    def __init__(self, base=10000.0):
+        if base <= 1:
+            raise ValueError(f"the base of rotary positions must be above 1, got {base}")
+        self.base = base
+
+    def check(self, n_heads, head_width, core):
+        if head_width % 2:
+            raise ValueError(f"rotary positions turn pairs of entries: a head width of {head_width} is odd")
+
+    def turn(self, x, index, tape=NO_TAPE):
+        cos, sin = self.circle(index, x)
+        tape.push(self, cos, sin)
+        return rotate(x, cos, sin)
+
+    def turn_backward(self, dy, tape):
+        cos, sin = tape.pop(self)
+        return rotate(dy, cos, -sin)  # the adjoint of a turn is the turn back
+
+    def circle(self, index, x):
+        """cos and sin of each angle, (T, K / 2), like x."""
+        half = x.shape[-1] // 2
+        angle = np.asarray(index)[:, None] / self.base ** (np.arange(half) / half)
+        dtype = wide(x.dtype)
+        return like(np.cos(angle).astype(dtype), x), like(np.sin(angle).astype(dtype), x)
+
+
+def rotate(x, cos, sin):
+    """Each pair (a, b) of entries i and i + K/2 turned to (a cos - b sin, b cos + a sin)."""
+    half = x.shape[-1] // 2
+    a, b = x[..., :half], x[..., half:]
+    y = array_module(x).empty_like(x)  # keeps the order of the axes in memory, so that heads merge without a copy
+    y[..., :half] = a * cos - b * sin
+    y[..., half:] = b * cos + a * sin
+    return y
+
+
+class ALiBi(Positions):
+    """Adds -slope |i - j| to the score of query i and key j, with a slope for each head (Press et al. 2022).
+
+    Slopes are 2^(-8/H), 2^(-16/H), ..., 2^-8 for a power of two; for other numbers of heads those of the next lower
+    power, then every other one of its double. Nothing is learnt.
+    """
+
+    in_attention = True
+
+    def __init__(self, n_heads):
+        self.n_heads = n_heads
+
+    def check(self, n_heads, head_width, core):
+        check_bias("ALiBi", self.n_heads, n_heads, core)
+
+    def bias(self, n_tokens, q, tape=NO_TAPE):
+        slopes = np.array(alibi_slopes(self.n_heads))[:, None]
+        return RelativeBias(like((-slopes * abs(distances(n_tokens))).astype(wide(q.dtype)), q))
+
+
+def alibi_slopes(n_heads):
+    """The slope of each head, a list."""
+    power = 1 << (n_heads.bit_length() - 1)
+    slopes = [2 ** (-8 * (h + 1) / power) for h in range(power)]
+    return slopes if power == n_heads else slopes + alibi_slopes(2 * power)[::2][:n_heads - power]
+
+
+class T5Buckets(Positions):
+    """Adds weight[bucket(j - i)] to the score of query i and key j, a number for each head (Raffel et al. 2020).
+
+    Near distances have a bucket each, far ones share buckets that grow logarithmically up to max_distance. Half of
+    the buckets are for keys after the query; none are with both_sides=False, for causal attention. All layers of
+    an encoder share the table.
+    """
+
+    in_attention = True
+
+    def __init__(self, n_heads, n_buckets=32, max_distance=128, both_sides=True, rng=None):
+        exact = n_buckets // (4 if both_sides else 2)
+        if exact < 1 or max_distance <= exact:
+            raise ValueError(f"{n_buckets} buckets, {exact} of them for one distance each, do not reach to a "
+                             f"max_distance of {max_distance}")
+        self.weight = Parameter(init.normal((n_buckets, n_heads), rng=rng), decay=False)
+        self.max_distance = max_distance
+        self.both_sides = both_sides
+
+    def check(self, n_heads, head_width, core):
+        check_bias("T5Buckets", self.weight.shape[1], n_heads, core)
+
+    def bias(self, n_tokens, q, tape=NO_TAPE):
+        bucket = like(self.bucket(distances(n_tokens)), q)
+        bias = RelativeBias(self.weight.data.astype(wide(q.dtype), copy=False)[bucket].T, learnt=True)
+        tape.push(self, bucket, bias)
+        return bias
+
+    def bias_backward(self, tape):
+        bucket, bias = tape.pop(self)
+        array_module(bucket).add.at(self.weight.grad, bucket, bias.grad.T)
+
+    def bucket(self, distance):
+        """The bucket of each distance key - query."""
+        n = self.weight.shape[0]
+        if self.both_sides:
+            n //= 2
+            side = np.where(distance > 0, n, 0)
+            away = abs(distance)
+        else:
+            side = 0
+            away = np.maximum(-distance, 0)
+        exact = n // 2
+        grown = np.log(np.maximum(away, exact) / exact) / math.log(self.max_distance / exact) * (n - exact)
+        return side + np.where(away < exact, away, np.minimum(exact + grown.astype(int), n - 1))
+
+
+class RelativeBias:
+    """What is added to a score by how far the key stands from the query: bias[h, i, j] = diagonals[h, j - i + T - 1].
+
+    diagonals: (H, 2T - 1). `values` shows them as (H, T, T), which takes no memory. grad is None where nothing is
+    learnt; else it is like diagonals, and the backward of attention adds to it.
+    """
+
+    def __init__(self, diagonals, learnt=False):
+        self.diagonals = diagonals
+        self.grad = array_module(diagonals).zeros_like(diagonals) if learnt else None
+
+    @property
+    def learnt(self):
+        return self.grad is not None
+
+    @property
+    def n_tokens(self):
+        return (self.diagonals.shape[1] + 1) // 2
+
+    @property
+    def values(self):
+        """(H, T, T), a read-only view."""
+        windows = array_module(self.diagonals).lib.stride_tricks.sliding_window_view(
+            self.diagonals, self.n_tokens, axis=1)
+        return windows[:, ::-1]
+
+    def part(self, heads, n_tokens):
+        """The bias of some of the heads (a slice) in a shorter sequence, with a gradient of its own."""
+        return RelativeBias(self._diagonals_of(self.diagonals, heads, n_tokens), self.learnt)
+
+    def add_part(self, part, heads):
+        """Add the gradient of a part to this one's."""
+        self._diagonals_of(self.grad, heads, part.n_tokens)[...] += part.grad
+
+    def _diagonals_of(self, array, heads, n_tokens):
+        cut = self.n_tokens - n_tokens
+        return array[heads, cut:array.shape[1] - cut]
+
+    def add_grad(self, dscores, first_query=0, first_key=0):
+        """Add dscores (B, H, t, s), a block of the gradient of the scores, along its diagonals."""
+        _, h, t, s = dscores.shape
+        sheared = array_module(dscores).zeros((h, t, s + t), self.grad.dtype)
+        dscores.sum(axis=0, out=sheared[:, ::-1, :s])
+        sheared = sheared.reshape(h, -1)[:, :t * (s + t - 1)].reshape(h, t, s + t - 1)  # rows one shorter: they slide
+        first = first_key - (first_query + t - 1) + self.n_tokens - 1
+        self.grad[:, first:first + s + t - 1] += sheared.sum(axis=1)
+
+
+def distances(n_tokens):
+    """key - query for each diagonal of (T, T): -(T - 1) ... T - 1."""
+    return np.arange(1 - n_tokens, n_tokens)
+
+
+def check_bias(name, bias_heads, n_heads, core):
+    """ValueError unless a bias made for bias_heads fits, and the core has scores to add it to."""
+    if bias_heads != n_heads:
+        raise ValueError(f"{name} was made for {bias_heads} heads, the attention has {n_heads}")
+    if not getattr(core, "has_scores", True):
+        raise ValueError(f"{name} adds to scores, and {type(core).__name__} attention has none")
 
 
 @functools.lru_cache(maxsize=8)

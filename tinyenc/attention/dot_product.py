@@ -11,25 +11,30 @@ from ..tape import NO_TAPE
 class DotProduct(Layer):
     """softmax(q k^T / sqrt(K)) v, head by head (Vaswani et al. 2017, section 3.2.1); dropout on the weights.
 
-    q: (B, H, T, K); k, v: (B, H, S, K); mask as in `masks`. Returns (B, H, T, K).
+    q: (B, H, T, K); k, v: (B, H, S, K); mask as in `masks`; bias: a RelativeBias to add to the scores, or None.
+    Returns (B, H, T, K).
     """
 
     def __init__(self, dropout=0.0):
         self.dropout = Dropout(dropout)
 
-    def forward(self, q, k, v, mask=None, tape=NO_TAPE):
+    def forward(self, q, k, v, mask=None, bias=None, tape=NO_TAPE):
         q = q / math.sqrt(q.shape[-1])  # scaled before the product, which could overflow half precision
         scores = q @ k.mT  # (B, H, T, S)
+        if bias is not None:
+            scores = scores + bias.values
         drop = self.dropout.draw(scores, tape)
         weights, dropped = masked_softmax(scores, mask, drop)
-        tape.push(self, q, k, v, weights, drop)
+        tape.push(self, q, k, v, bias, weights, drop)
         return dropped @ v
 
     def backward(self, dy, tape):
-        q, k, v, weights, drop = tape.pop(self)
+        q, k, v, bias, weights, drop = tape.pop(self)
         dropped = drop.apply(weights) if drop else weights
         dv = dropped.mT @ dy
         dscores = masked_softmax_backward(dy @ v.mT, weights, drop)
+        if bias is not None and bias.learnt:
+            bias.add_grad(dscores)
         dq = dscores @ k / math.sqrt(q.shape[-1])
         dk = dscores.mT @ q
         return dq, dk, dv

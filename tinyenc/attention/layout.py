@@ -66,6 +66,11 @@ class Packing:
     def mask(self):
         return self
 
+    @property
+    def longest(self):
+        """The length of the longest sequence; 1 where all are empty."""
+        return self.runs[0][2] if self.runs else 1
+
     def pack(self, x):
         """(B, T, ...) -> (N, ...)."""
         return x.reshape(-1, *x.shape[2:])[self.index]
