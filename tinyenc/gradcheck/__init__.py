@@ -1,0 +1,6 @@
+"""Finite-difference checks of hand-written derivatives, with a diagnosis where one is wrong."""
+
+from .check import Checked, check_gradients
+from .structure import GradientError
+
+__all__ = ["Checked", "GradientError", "check_gradients"]

@@ -1,0 +1,198 @@
+"""A layer at one point, in float64: its derivative as backward says it is, and by differences."""
+
+import copy
+import inspect
+import math
+from functools import cached_property
+
+import numpy as np
+
+from ..tape import Tape
+
+EPS = float(np.finfo(np.float64).eps)
+FAR = 50  # how much further out the four points of Slope.far stand than the two of Slope.near
+
+
+class Probe:
+    """A float64 copy of a layer and its inputs, and a random cotangent dy for its output.
+
+    args, kwargs: what forward takes, without the tape. Float arrays are differentiated; integers, booleans and other
+    objects are handed on. Parameters that are constant, as norms start, get random values: a factor that is 1
+    could be forgotten without a trace.
+    seed: of the tape, so that every run drops the same entries; None for no dropout.
+    """
+
+    def __init__(self, layer, args, kwargs, seed=None, rng=0):
+        self.rng = np.random.default_rng(rng)
+        self.layer = copy.deepcopy(layer).astype(np.float64)
+        self.name = type(layer).__name__
+        self.seed = seed
+        self.given = {name: own(value) for name, value in [*zip(argument_names(layer, args), args), *kwargs.items()]}
+        self.n_positional = len(args)
+        self.inputs = {name: value for name, value in self.given.items() if is_float(value)}
+        self.parameters = dict(self.layer.named_parameters())
+        for parameter in self.parameters.values():
+            vary_if_constant(parameter, self.rng)
+
+    @cached_property
+    def dy(self):
+        return np.asarray(self.rng.standard_normal(np.shape(self.y)))
+
+    @cached_property
+    def y(self):
+        return self.forward()
+
+    @cached_property
+    def rounding(self):
+        """How far rounding may throw <dy, y>."""
+        return 4 * EPS * float(abs(self.dy * self.y).sum())
+
+    def forward(self, tape=None, replaced=()):
+        """layer.forward at the point, or with some inputs replaced; a tape of the probe's seed by default."""
+        values = {**self.given, **dict(replaced)}
+        args = list(values.values())[:self.n_positional]
+        kwargs = dict(list(values.items())[self.n_positional:])
+        return self.layer.forward(*args, **kwargs, tape=Tape(self.seed) if tape is None else tape)
+
+    def backward(self, dy, tape):
+        """What layer.backward returns, as a tuple."""
+        gradients = self.layer.backward(dy, tape)
+        return () if gradients is None else gradients if isinstance(gradients, tuple) else (gradients,)
+
+    def analytic(self, scattered=False, between=False):
+        """{name: gradient} by backward, for every float input and parameter.
+
+        scattered: inputs and dy lie scattered in memory. between: the layer runs forward and backward on other
+        inputs between the forward and the backward that count, as a layer does that is used twice.
+        """
+        layout = in_scattered_memory if scattered else np.copy
+        self.clear_gradients()
+        tape = Tape(self.seed)
+        self.forward(tape, {name: layout(x) for name, x in self.inputs.items()})
+        if between:
+            other = {name: x * rng_like(x).uniform(0.5, 1, x.shape) for name, x in self.inputs.items()}
+            self.forward(tape, other)
+            self.backward(0.5 * self.dy, tape)
+        before = {name: p.grad.copy() for name, p in self.parameters.items()}
+        dinputs = self.backward(layout(self.dy), tape)
+        gradients = dict(zip(self.inputs, dinputs))
+        gradients.update({name: p.grad - before[name] for name, p in self.parameters.items()})
+        return gradients
+
+    def clear_gradients(self):
+        for parameter in self.parameters.values():
+            parameter.grad = None
+
+    def array(self, name):
+        """The array that is differentiated under this name."""
+        return self.inputs[name] if name in self.inputs else self.parameters[name].data
+
+    def along(self, name, direction, t):
+        """The output with t * direction added to one array."""
+        array = self.array(name)
+        kept = array.copy()
+        array += t * direction
+        try:
+            return self.forward()
+        finally:
+            array[...] = kept
+
+    def step(self, name):
+        """A step for two-sided differences: where their error, as step^2, equals that of rounding, as 1 / step.
+
+        It is scaled to how much the array's entries differ, and larger where rounding is: at a large mean.
+        """
+        array = self.array(name)
+        spread = float(array.std()) or float(abs(array).max(initial=0)) or 1.0
+        return spread * math.cbrt(EPS * max(1.0, float(abs(array).max(initial=0)) / spread))
+
+
+class Slope:
+    """The derivative of <dy, forward> along one direction in one array, by differences.
+
+    Two points near by come first; what costs more is computed when it is asked for.
+    """
+
+    def __init__(self, probe, name, direction):
+        self.probe = probe
+        self.name = name
+        self.direction = direction
+        self.h = probe.step(name)
+
+    @cached_property
+    def near(self):
+        """Two-sided difference, with an error of order h^2."""
+        return self.across(self.h, -self.h) / (2 * self.h)
+
+    @cached_property
+    def far(self):
+        """Four points further out: an error of order h^4, and less of it from rounding."""
+        h = FAR * self.h
+        return (8 * self.across(h, -h) - self.across(2 * h, -2 * h)) / (12 * h)
+
+    @cached_property
+    def nearer(self):
+        """Two-sided, so close that a kink beside the point is left out."""
+        return self.across(self.h / 32, -self.h / 32) / (self.h / 16)
+
+    @cached_property
+    def kinked(self):
+        """Whether the point lies on a kink: the one-sided differences disagree, however small the step."""
+        gaps = [abs(self.across(h, 0) + self.across(-h, 0)) / h for h in (self.h, self.h / 8, self.h / 64)]
+        seen = 100 * self.probe.rounding / (self.h / 64) + 1e-6 * abs(self.near)
+        return gaps[2] > seen and gaps[2] > gaps[1] / 2 and gaps[1] > gaps[0] / 2
+
+    def across(self, a, b):
+        """<dy, forward at a - forward at b>."""
+        probe = self.probe
+        ya, yb = (probe.along(self.name, self.direction, t) if t else probe.y for t in (a, b))
+        return float((probe.dy * (ya - yb)).sum())
+
+    def closest(self, analytic, enough):
+        """The difference that agrees best with analytic; the first one where they agree well enough."""
+        best = self.near
+        for estimate in ("far", "nearer"):
+            if abs(best - analytic) <= enough:
+                break
+            best = min(best, getattr(self, estimate), key=lambda value: abs(value - analytic))
+        return best
+
+
+def argument_names(layer, args):
+    """The names that forward gives to its positional arguments."""
+    parameters = [p for p in inspect.signature(layer.forward).parameters.values() if p.name != "tape"]
+    names = [p.name for p in parameters if p.kind != p.VAR_POSITIONAL][:len(args)]
+    return names + [f"input {i}" for i in range(len(names), len(args))]
+
+
+def is_float(value):
+    return isinstance(value, np.ndarray) and value.dtype.kind == "f"
+
+
+def own(value):
+    """A copy, in float64 where it is a float array."""
+    if not isinstance(value, np.ndarray):
+        return value
+    return np.array(value, np.float64 if is_float(value) else value.dtype, order="C")
+
+
+def in_scattered_memory(x):
+    """The same values, axes the other way round in memory and every second place left out."""
+    if x.ndim == 0:
+        return x.copy()
+    view = np.full((2 * x.shape[-1], *x.shape[-2::-1]), np.nan).T[..., ::2]
+    view[...] = x
+    return view
+
+
+def vary_if_constant(parameter, rng):
+    """Random values of the same sign and size in place of equal ones."""
+    data = parameter.data
+    if data.size and (data == data.flat[0]).all():
+        value = float(data.flat[0])
+        data[...] = value * rng.uniform(0.5, 1.5, data.shape) if value else rng.uniform(-0.5, 0.5, data.shape)
+
+
+def rng_like(x):
+    """A generator that depends on the size alone, so that two runs see the same numbers."""
+    return np.random.default_rng(x.size)

@@ -1,0 +1,127 @@
+"""What must hold before numbers are worth comparing: each broken promise is named as itself."""
+
+import numpy as np
+
+from ..tape import NO_TAPE, Tape
+from .probe import is_float
+
+
+class GradientError(AssertionError):
+    """A layer whose backward is not the derivative of its forward, or that breaks a promise all layers make."""
+
+
+def check_structure(probe):
+    """Run forward and backward once and raise GradientError on the first promise broken.
+
+    The promises: the same output under the same seed, float64 for float64, finite numbers, one gradient of the right
+    shape and dtype for each float input, an empty tape at the end, and no array changed that was the caller's.
+    """
+    check_output(probe)
+    tape = WatchedTape(probe.seed)
+    dy = probe.dy.copy()
+    before = snapshot(probe)
+    probe.clear_gradients()
+
+    probe.forward(tape)
+    check_unchanged(probe, before, "forward")
+    gradients = probe.backward(dy, tape)
+    if len(tape):
+        left = ", ".join(reversed([type(layer).__name__ for layer, _ in tape.pushed]))
+        raise GradientError(f"{probe.name}.backward leaves {len(tape)} records on the tape, the last pushed first: "
+                            f"{left}. Their backward was not called")
+    if not np.array_equal(dy, probe.dy):
+        raise GradientError(f"{probe.name}.backward changes dy in place; it is the caller's, who may need it again")
+    check_unchanged(probe, before, "backward")
+    if tape.damaged:
+        raise GradientError(f"{tape.damaged[0]} in place between its forward and its backward, by {probe.name} or a "
+                            "layer inside. What is on the tape is frozen")
+    check_gradient_arrays(probe, gradients)
+
+
+def check_output(probe):
+    y = probe.y
+    if not isinstance(y, (np.ndarray, np.floating)):
+        raise GradientError(f"{probe.name}.forward returns a {type(y).__name__}, not one array")
+    if y.dtype != np.float64:
+        raise GradientError(f"{probe.name}.forward returns {y.dtype} where inputs and parameters are float64")
+    check_finite(f"{probe.name}.forward returns", y)
+    again = probe.forward()
+    if again.shape != y.shape or not np.allclose(again, y, 1e-10, 1e-10 * abs(y).max(initial=0)):
+        raise GradientError(f"{probe.name}.forward is not deterministic: two runs with "
+                            f"Tape(seed={probe.seed}) differ. Random numbers must come from tape.next_seed()")
+    if probe.seed is None:
+        without = probe.forward(NO_TAPE)
+        if not np.allclose(without, y, 1e-10, 1e-10 * abs(y).max(initial=0)):
+            raise GradientError(f"{probe.name}.forward returns something else without a tape than with one")
+
+
+def check_gradient_arrays(probe, gradients):
+    inputs = list(probe.inputs)
+    if len(gradients) != len(inputs):
+        raise GradientError(f"{probe.name}.backward returns {len(gradients)} gradients for {len(inputs)} float inputs"
+                            + (f" ({', '.join(inputs)})" if inputs else ""))
+    named = [(f"{probe.name}.backward returns, for {name},", gradient, probe.inputs[name])
+             for name, gradient in zip(inputs, gradients)]
+    named += [(f"{probe.name}.backward leaves in {name}.grad", p.grad, p.data)
+              for name, p in probe.parameters.items()]
+    for says, gradient, array in named:
+        if not isinstance(gradient, (np.ndarray, np.floating)):
+            raise GradientError(f"{says} a {type(gradient).__name__}, not an array")
+        if gradient.shape != array.shape:
+            turned = array.ndim > 1 and gradient.shape == array.shape[::-1]
+            raise GradientError(f"{says} a gradient of shape {gradient.shape} for an array of shape {array.shape}"
+                                + (": transposed" if turned else ""))
+        if gradient.dtype != np.float64:
+            raise GradientError(f"{says} {gradient.dtype} where inputs and parameters are float64")
+        check_finite(says, gradient)
+
+
+def check_finite(says, array):
+    bad = np.argwhere(~np.isfinite(array))
+    if len(bad):
+        at = tuple(bad[0].tolist())
+        raise GradientError(f"{says} {array[at]} at {list(at)}, and {len(bad)} of {array.size} numbers are not finite")
+
+
+def snapshot(probe):
+    """Copies of every array that a layer must leave as it is."""
+    arrays = {name: value for name, value in probe.given.items() if isinstance(value, np.ndarray)}
+    arrays.update({name: p.data for name, p in probe.parameters.items()})
+    return {name: (array, array.copy()) for name, array in arrays.items()}
+
+
+def check_unchanged(probe, before, method):
+    for name, (array, copy) in before.items():
+        if not np.array_equal(array, copy, equal_nan=is_float(array)):
+            raise GradientError(f"{probe.name}.{method} changes {name} in place; it is the caller's"
+                                if name in probe.given else
+                                f"{probe.name}.{method} changes the parameter {name}; only an optimiser may")
+
+
+class WatchedTape(Tape):
+    """A tape that notices when an array it holds is changed, and says which layer pops out of order."""
+
+    def __init__(self, seed=None, keep=True):
+        super().__init__(seed, keep)
+        self.pushed = []  # (layer, [(array, its copy)])
+        self.damaged = []
+
+    def push(self, layer, *saved):
+        super().push(layer, *saved)
+        self.pushed.append((layer, [(a, a.copy()) for a in saved if isinstance(a, np.ndarray)]))
+
+    def pop(self, layer):
+        try:
+            saved = super().pop(layer)
+        except RuntimeError as error:
+            raise GradientError(f"{type(layer).__name__}.backward pops the tape out of order: {error}") from None
+        _, arrays = self.pushed.pop()
+        for i, (array, copy) in enumerate(arrays):
+            if not np.array_equal(array, copy, equal_nan=is_float(array)):
+                self.damaged.append(f"array {i} that {type(layer).__name__} saved is changed")
+        return saved
+
+    def fork(self):
+        tape = WatchedTape(self.next_seed(), self.keep)
+        tape.damaged = self.damaged
+        return tape
