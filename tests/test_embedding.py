@@ -116,7 +116,7 @@ def test_large_table_is_updated_exactly_and_without_a_dense_one_hot_matrix():
     layer.backward(dy, tape)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    np.testing.assert_allclose(layer.weight.grad, expected, rtol=1e-4, atol=1e-4)
+    assert abs(layer.weight.grad - expected).max() < 1e-4
     assert peak < 100e6  # the one-hot matrix would be 500 MB
 
 

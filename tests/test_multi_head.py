@@ -1,0 +1,120 @@
+import numpy as np
+import pytest
+from support import random, shaken
+
+from tinyenc import NO_TAPE, EncoderLayer, Layer, MultiHeadAttention, Tape, causal_mask, padding_mask
+
+
+# A08
+def test_merging_heads_joins_the_parts_of_each_token():
+    heads = np.array([["ab", "cd"], ["ef", "gh"]]).view("U1").reshape(2, 2, 2)  # (H, T, K)
+    merged = MultiHeadAttention(4, 2).merge(heads)
+    assert ["".join(token) for token in merged] == ["abef", "cdgh"]
+
+
+# A08
+def test_splitting_gives_each_head_a_slice_of_the_width():
+    heads = MultiHeadAttention(4, 2).split(np.arange(12).reshape(3, 4))
+    assert heads[0].tolist() == [[0, 1], [4, 5], [8, 9]]
+    assert heads[1].tolist() == [[2, 3], [6, 7], [10, 11]]
+
+
+def test_merge_undoes_split():
+    x, attn = random(2, 5, 12), MultiHeadAttention(12, 3)
+    assert np.array_equal(attn.merge(attn.split(x)), x)
+
+
+def layer_of_sines():
+    layer, n = MultiHeadAttention(4, 2).astype(np.float64), np.arange(16).reshape(4, 4)
+    for c, (part, step) in enumerate([(layer.w_q, 0.3), (layer.w_k, 0.5), (layer.w_v, 0.7), (layer.w_o, 0.9)]):
+        part.weight.data[...] = np.sin(step * n + c).T  # the case's weights are (out, in)
+        part.bias.data[...] = 0.1 * np.cos((c + 1) * np.arange(4))
+    return layer
+
+
+# A08
+@pytest.mark.parametrize("view", ["contiguous", "transposed", "strided", "Fortran"])
+def test_whole_layer_gives_the_known_numbers_for_any_memory_layout(view):
+    layer, x, tape = layer_of_sines(), np.sin(0.37 * np.arange(24)).reshape(2, 3, 4), Tape()
+    x = {"contiguous": x, "transposed": np.ascontiguousarray(x.transpose(1, 0, 2)).transpose(1, 0, 2),
+         "strided": np.repeat(x, 2, axis=2)[..., ::2], "Fortran": np.asfortranarray(x)}[view]
+    mask = padding_mask(np.array([[1, 1, 1], [1, 1, 0]]))
+    y = layer.forward(x, x, mask, tape)
+    dquery, dmemory = layer.backward(np.ones((2, 3, 4)), tape)
+    dx = dquery + dmemory
+    for actual, expected in [
+        (y[0, 0], [0.556391244180048, -0.5923477289374784, 0.4742122914227795, -0.2652346401795457]),
+        (y[1, 2], [-0.17701651087894618, -0.42984515347981544, 0.9161689420465056, -1.2203939078405641]),
+        (dx[0, 0], [0.5337919945039163, 0.30419791438061206, -0.04107605232987163, -0.3670722456659703]),
+        (dx[1, 2], [0.04432920613403969, 0.02794979413162421, 0.00907371026093898, -0.010612901123567354]),
+        (layer.w_v.weight.grad.sum(), 6.530200621001596),
+        (abs(layer.w_q.weight.grad).sum(), 1.1389188593051764),
+    ]:
+        np.testing.assert_allclose(actual, expected, rtol=1e-11)
+
+
+# A10
+@pytest.mark.parametrize("n_heads", [6, 0, -8])
+def test_width_that_heads_do_not_divide_is_refused_at_construction(n_heads):
+    for make in MultiHeadAttention, lambda d, h: EncoderLayer(d, h, 64):
+        with pytest.raises(ValueError, match=f"^d_model 512 is not a multiple of n_heads {n_heads}$"):
+            make(512, n_heads)
+
+
+# A10
+def test_1600_wide_with_25_heads_builds():
+    assert MultiHeadAttention(1600, 25).split(np.zeros((1, 2, 1600), np.float32)).shape == (1, 25, 2, 64)
+
+
+# A01
+def test_query_that_may_see_nothing_gets_the_output_bias():
+    layer, x = shaken(MultiHeadAttention(8, 2, rng=0)).astype(np.float64), random(2, 3, 8)
+    mask = np.ones((2, 1, 3, 3), bool)
+    mask[1, 0, 2] = False
+    y = layer(x, x, mask)
+    np.testing.assert_allclose(y[1, 2], layer.w_o.bias.data, rtol=1e-15)
+
+
+def test_cross_attention_takes_a_memory_of_another_length():
+    layer, x, memory, tape = MultiHeadAttention(8, 2, rng=0).astype(np.float64), random(2, 3, 8), random(2, 5, 8), Tape()
+    mask = padding_mask([5, 2])
+    y = layer.forward(x, memory, mask, tape)
+    dquery, dmemory = layer.backward(random(2, 3, 8, seed=1), tape)
+    assert y.shape == dquery.shape == x.shape and dmemory.shape == memory.shape
+    assert not dmemory[1, 2:].any() and dmemory[1, :2].all()
+    np.testing.assert_allclose(y[1], layer(x[1:], memory[1:, :2])[0], rtol=1e-12)
+
+
+# A13
+def test_causal_mask_hides_the_future_exactly():
+    layer, x = MultiHeadAttention(8, 2, rng=0).astype(np.float64), random(1, 6, 8)
+    changed = x.copy()
+    changed[0, 4] += 1
+    before, after = layer(x, x, causal_mask(6)), layer(changed, changed, causal_mask(6))
+    assert np.array_equal(before[0, :4], after[0, :4])
+    assert (before[0, 4:] != after[0, 4:]).all()
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (3, 3), (2, 3, 3), (2, 1, 3, 5), (3, 1, 3, 3), (2, 4, 3, 3)])
+def test_mask_of_a_wrong_shape_is_refused_before_any_work(shape):
+    layer, x, tape = MultiHeadAttention(8, 2, rng=0), random(2, 3, 8, dtype=np.float32), Tape()
+    with pytest.raises(ValueError) as error:
+        layer.forward(x, x, np.ones(shape, bool), tape)
+    assert str(shape) in str(error.value) and "(2, 2, 3, 3)" in str(error.value)
+    assert len(tape) == 0
+
+
+# A04
+def test_float_mask_is_refused():
+    layer, x = MultiHeadAttention(8, 2, rng=0), random(2, 3, 8, dtype=np.float32)
+    with pytest.raises(TypeError, match="got float32"):
+        layer.forward(x, x, np.ones((2, 1, 1, 3), np.float32))
+
+
+def test_core_given_is_the_one_that_attends():
+    class Zero(Layer):
+        def forward(self, q, k, v, mask=None, bias=None, tape=NO_TAPE):
+            return np.zeros_like(q)
+
+    layer, x = shaken(MultiHeadAttention(8, 2, attend=Zero(), rng=0)), random(2, 3, 8, dtype=np.float32)
+    assert (layer(x, x) == layer.w_o.bias.data).all()
