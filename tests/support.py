@@ -92,12 +92,13 @@ def watch(model, seen):
     for name, layer in model.named_layers():
         for method in "forward", "backward":
             if hasattr(layer, method):
-                setattr(layer, method, _watched(getattr(layer, method), f"{name or type(layer).__name__}.{method}", seen))
+                where = f"{name or type(layer).__name__}.{method}"
+                setattr(layer, method, _watched(getattr(layer, method), where, seen))
 
 
 def _watched(method, where, seen):
     def run(*args, **kwargs):
         result = method(*args, **kwargs)
-        seen += [(where, array) for array in arrays_in(result)]
+        seen.extend((where, array) for array in arrays_in(result))
         return result
     return run

@@ -71,7 +71,8 @@ def test_loading_names_every_entry_that_does_not_fit_and_changes_nothing():
     del state["parts.0.bias"]
     with pytest.raises(ValueError) as error:
         layer.load_state_dict(state)
-    for word in "Pair", "missing parts.0.bias", "unexpected parts.9.bias", "parts.1.weight has shape (2, 3), not (3, 2)":
+    for word in ("Pair", "missing parts.0.bias", "unexpected parts.9.bias",
+                 "parts.1.weight has shape (2, 3), not (3, 2)"):
         assert word in str(error.value)
     assert "parts.0.weight" not in str(error.value) and "\n" not in str(error.value)
     after = layer.state_dict()

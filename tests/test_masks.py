@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from tinyenc import causal_mask, padding_mask, window_mask
-from tinyenc.attention.masks import as_mask, check_mask
+from tinyenc.attention.masks import as_mask, check_mask, real_tokens
 
 
 def test_padding_mask_of_lengths_keeps_the_first_tokens():
@@ -54,7 +54,8 @@ def test_mask_of_another_dtype_is_refused_by_name(dtype):
         as_mask(np.array([[1, 0]], dtype))
 
 
-@pytest.mark.parametrize(("values", "said"), [([0, 2], "from 0 to 2"), ([-1, 1], "from -1 to 1"), ([-10000, 0], "-10000")])
+@pytest.mark.parametrize(("values", "said"), [([0, 2], "from 0 to 2"), ([-1, 1], "from -1 to 1"),
+                                              ([-10000, 0], "-10000")])
 def test_integer_mask_with_other_values_is_refused_with_them(values, said):
     with pytest.raises(ValueError, match=said):
         as_mask(np.array([values]))
@@ -65,7 +66,8 @@ def test_mask_that_broadcasts_is_accepted(shape):
     assert check_mask(np.ones(shape, bool), (2, 3, 4, 5)).shape == shape
 
 
-@pytest.mark.parametrize("shape", [(2, 5), (4, 5), (2, 4, 5), (3, 3, 4, 5), (2, 2, 4, 5), (2, 3, 5, 4), (2, 1, 1, 4), (5,)])
+@pytest.mark.parametrize("shape", [(5,), (2, 5), (4, 5), (2, 4, 5), (3, 3, 4, 5), (2, 2, 4, 5), (2, 3, 5, 4),
+                                   (2, 1, 1, 4)])
 def test_mask_that_does_not_broadcast_is_refused_with_both_shapes(shape):
     with pytest.raises(ValueError) as error:
         check_mask(np.ones(shape, bool), (2, 3, 4, 5))
@@ -76,3 +78,17 @@ def test_mask_that_does_not_broadcast_is_refused_with_both_shapes(shape):
 def test_padding_mask_is_made_from_one_or_two_axes(shape):
     with pytest.raises(ValueError, match="lengths"):
         padding_mask(np.ones(shape, int))
+
+
+# A04: the same mask object can be given to every entry point
+@pytest.mark.parametrize("given", [[[1, 1, 0], [1, 0, 0]], padding_mask([2, 1], 3), np.array([[1, 1, 0], [1, 0, 0]])],
+                         ids=["list", "(B, 1, 1, T)", "(B, T)"])
+def test_real_tokens_are_read_from_every_form_of_a_padding_mask(given):
+    assert real_tokens(given, (2, 3)).tolist() == [[True, True, False], [True, False, False]]
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (2, 4), (3,), (2, 1, 3, 3), (1, 1, 1, 3)])
+def test_padding_mask_that_does_not_fit_the_batch_is_refused_with_both_shapes(shape):
+    with pytest.raises(ValueError) as error:
+        real_tokens(np.ones(shape, bool), (2, 3))
+    assert str(shape) in str(error.value) and "(2, 3)" in str(error.value)

@@ -76,8 +76,8 @@ def test_query_that_may_see_nothing_gets_the_output_bias():
 
 
 def test_cross_attention_takes_a_memory_of_another_length():
-    layer, x, memory, tape = MultiHeadAttention(8, 2, rng=0).astype(np.float64), random(2, 3, 8), random(2, 5, 8), Tape()
-    mask = padding_mask([5, 2])
+    layer, mask, tape = MultiHeadAttention(8, 2, rng=0).astype(np.float64), padding_mask([5, 2]), Tape()
+    x, memory = random(2, 3, 8), random(2, 5, 8)
     y = layer.forward(x, memory, mask, tape)
     dquery, dmemory = layer.backward(random(2, 3, 8, seed=1), tape)
     assert y.shape == dquery.shape == x.shape and dmemory.shape == memory.shape

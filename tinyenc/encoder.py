@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from .attention.layout import Dense, Packing, Padded
-from .attention.masks import as_mask, check_mask
+from .attention.masks import as_mask, check_mask, real_tokens
 from .attention.multi_head import MultiHeadAttention
 from .backend import like, on_host
 from .layer import Layer
@@ -178,9 +178,10 @@ class Encoder(Layer):
         check_length(ids.shape[1], self.embed.max_len)
         tokens = None
         if mask is not None:
-            mask = as_mask(np.asarray(mask) if isinstance(mask, (list, tuple)) else mask)
-            tokens = padding_in(mask, ids.shape)
-            if tokens is None:
+            mask = as_mask(mask)
+            if mask.ndim == 2 or mask.shape == (ids.shape[0], 1, 1, ids.shape[1]):
+                tokens = real_tokens(mask, ids.shape)
+            else:
                 mask = check_mask(mask, (ids.shape[0], self.n_heads, ids.shape[1], ids.shape[1]))
 
         weight = self.embed.tokens.weight.data
@@ -199,17 +200,6 @@ class Encoder(Layer):
     @property
     def d_model(self):
         return self.embed.tokens.weight.shape[1]
-
-
-def padding_in(mask, shape):
-    """The real tokens (B, T) that a padding mask, (B, T) or (B, 1, 1, T), keeps; None for any other mask."""
-    if mask.ndim == 2 and mask.shape != shape:
-        raise ValueError(f"padding mask of shape {mask.shape} does not fit token ids of shape {shape}")
-    if mask.ndim == 2:
-        return mask
-    if mask.ndim == 4 and mask.shape == (shape[0], 1, 1, shape[1]):
-        return mask[:, 0, 0]
-    return None
 
 
 def has_holes(tokens):

@@ -44,6 +44,7 @@ def as_mask(mask):
     A float mask is refused because other libraries mean different things by it: 1 to keep, or 0 to keep and a
     large negative number added to the score to hide.
     """
+    mask = np.asarray(mask) if isinstance(mask, (list, tuple)) else mask
     if mask.dtype == bool:
         return mask
     if mask.dtype.kind not in "iu":
@@ -51,6 +52,15 @@ def as_mask(mask):
     if mask.size and (int(mask.min()) < 0 or int(mask.max()) > 1):
         raise ValueError(f"an integer mask holds 0 and 1, got values from {int(mask.min())} to {int(mask.max())}")
     return mask.astype(bool)
+
+
+def real_tokens(mask, shape):
+    """The booleans (B, T) of a padding mask, which may come as (B, T) or as (B, 1, 1, T)."""
+    mask = as_mask(mask)
+    tokens = mask[:, 0, 0] if mask.shape == (shape[0], 1, 1, shape[1]) else mask
+    if tokens.shape != tuple(shape):
+        raise ValueError(f"padding mask of shape {mask.shape} does not fit a batch of shape {tuple(shape)}")
+    return tokens
 
 
 def check_mask(mask, shape):

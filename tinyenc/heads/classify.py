@@ -1,5 +1,8 @@
 """Classification of whole sequences."""
 
+import numpy as np
+
+from ..attention.masks import real_tokens
 from ..layer import Layer
 from ..layers.dropout import Dropout
 from ..layers.linear import Linear
@@ -8,7 +11,7 @@ from .pooling import MeanPool
 
 
 class Classifier(Layer):
-    """out(drop(pool(encoder(ids)))): token ids (B, T) and their mask (B, T) -> logits (B, n_classes)."""
+    """out(drop(pool(encoder(ids, mask), mask))): token ids (B, T) -> logits (B, n_classes); mask as in `pooling`."""
 
     def __init__(self, encoder, n_classes, pool=None, dropout=0.1, rng=None):
         if n_classes < 2:
@@ -19,6 +22,7 @@ class Classifier(Layer):
         self.out = Linear(encoder.d_model, n_classes, rng=rng)
 
     def forward(self, ids, mask=None, tape=NO_TAPE):
+        mask = None if mask is None else real_tokens(mask, np.shape(ids))
         states = self.encoder.forward(ids, mask, tape)  # (B, T, D)
         pooled = self.pool.forward(states, mask, tape)  # (B, D)
         pooled = self.drop.forward(pooled, tape)

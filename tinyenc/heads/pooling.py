@@ -1,13 +1,14 @@
 """From the hidden states of a sequence to one vector: (B, T, D) and the real tokens (B, T) -> (B, D).
 
-mask is True (or 1) at real tokens; None means that all are. A sequence without any gives zeros and no gradient.
+mask, (B, T) or (B, 1, 1, T), is True (or 1) at real tokens; None means that all are. A sequence without any gives
+zeros and no gradient.
 """
 
 import math
 
 import numpy as np
 
-from ..attention.masks import as_mask
+from ..attention.masks import real_tokens
 from ..backend import array_module, like, wide
 from ..layer import Layer
 from ..tape import NO_TAPE
@@ -17,7 +18,7 @@ class FirstPool(Layer):
     """The state of the first real token: [CLS], where the tokenizer puts one."""
 
     def forward(self, states, mask=None, tape=NO_TAPE):
-        real = real_tokens(states, mask)
+        real = where_real(states, mask)
         first = real.argmax(axis=1)
         rows = array_module(states).arange(states.shape[0])
         tape.push(self, states, real, first, rows)
@@ -34,7 +35,7 @@ class MeanPool(Layer):
     """The mean of the states of the real tokens, summed in float32 or wider."""
 
     def forward(self, states, mask=None, tape=NO_TAPE):
-        real = real_tokens(states, mask)[..., None]  # (B, T, 1)
+        real = where_real(states, mask)[..., None]  # (B, T, 1)
         count = real.sum(axis=1).clip(1).astype(wide(states.dtype))  # (B, 1)
         tape.push(self, real, count)
         total = (states * real).sum(axis=1, dtype=count.dtype)
@@ -49,7 +50,7 @@ class MaxPool(Layer):
     """The largest state over the real tokens, entry by entry; a tie sends the gradient to the first."""
 
     def forward(self, states, mask=None, tape=NO_TAPE):
-        real = real_tokens(states, mask)[..., None]  # (B, T, 1)
+        real = where_real(states, mask)[..., None]  # (B, T, 1)
         at = np.where(real, states, -math.inf).argmax(axis=1)[:, None]  # (B, 1, D)
         some = real.any(axis=1)  # (B, 1)
         tape.push(self, states, at, some)
@@ -61,10 +62,8 @@ class MaxPool(Layer):
         return (places == at) * (dy * some)[:, None]
 
 
-def real_tokens(states, mask):
+def where_real(states, mask):
     """mask as booleans (B, T), where the states are."""
     if mask is None:
         return array_module(states).ones(states.shape[:2], bool)
-    if mask.shape != states.shape[:2]:
-        raise ValueError(f"mask of shape {mask.shape} does not fit states of shape {states.shape}")
-    return like(as_mask(mask), states)
+    return like(real_tokens(mask, states.shape[:2]), states)
