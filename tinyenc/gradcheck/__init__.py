@@ -1,6 +1,7 @@
 """Finite-difference checks of hand-written derivatives, with a diagnosis where one is wrong."""
 
-from .check import Checked, check_gradients
+from .check import check_gradients
+from .compare import Checked
 from .structure import GradientError
 
 __all__ = ["Checked", "GradientError", "check_gradients"]

@@ -1,41 +1,11 @@
 """check_gradients: is backward the derivative of forward?"""
 
 import inspect
-from typing import NamedTuple
 
-import numpy as np
-
-from .probe import FAR, Probe, Slope
-from .structure import GradientError, check_structure
-
-SMALL = 32  # arrays of up to so many numbers are checked number by number
-DIRECTIONS = 3  # larger ones along so many random directions
-
-
-class Checked(NamedTuple):
-    """What a check that found nothing wrong has looked at."""
-
-    error: float  # the largest relative error
-    arrays: int  # inputs and parameters
-    slopes: int  # derivatives compared
-    kinks: int  # of them left out, on a kink, and checked again a little beside it
-
-    def __str__(self):
-        return (f"{self.arrays} gradients right: {self.slopes} derivatives, largest relative error {self.error:.1e}, "
-                f"{self.kinks} on a kink")
-
-
-class Row(NamedTuple):
-    """What the comparison says about one array: the numbers where backward and differences are furthest apart."""
-
-    name: str
-    shape: tuple
-    analytic: float
-    numeric: float
-    error: float
-    at: str
-    kinks: int
-    right: bool
+from .compare import Check
+from .diagnose import blame_structure, diagnose
+from .probe import Probe
+from .structure import GradientError
 
 
 def check_gradients(layer, *inputs, mask=None, seed=None, tol=1e-7, rng=0):
@@ -45,7 +15,7 @@ def check_gradients(layer, *inputs, mask=None, seed=None, tol=1e-7, rng=0):
     arrays and other objects are not. mask: passed to forward by name. seed: the tape's, so that dropout is on, with
     the same entries dropped in every run; None for no dropout.
     tol: the largest error allowed, relative to the largest entry of the gradient.
-    rng: draws the cotangent, the directions, and values for constant parameters.
+    rng: an integer; decides the cotangent dy and the values of constant parameters.
 
     The layer and the inputs are copied to float64 and stay as they were. The derivative of <dy, forward>, dy random, is
     compared with two-sided differences for every input and parameter, number by number in small arrays and along
@@ -54,9 +24,11 @@ def check_gradients(layer, *inputs, mask=None, seed=None, tol=1e-7, rng=0):
     are each right must be right, too, when they are used twice on one tape, and on inputs scattered in memory.
     """
     check = checker(layer, *inputs, mask=mask, seed=seed, tol=tol, rng=rng)
-    result = check.result()
+    try:
+        result = check.result()
+    except GradientError as error:
+        raise GradientError(blame_structure(check, error)) from None
     if result is None:
-        from .diagnose import diagnose
         raise GradientError(diagnose(check))
     return result
 
@@ -66,103 +38,3 @@ def checker(layer, *inputs, mask=None, seed=None, tol=1e-7, rng=0):
     if "tape" not in inspect.signature(layer.forward).parameters:
         raise TypeError(f"{type(layer).__name__}.forward must take tape=NO_TAPE, as every layer's does")
     return Check(Probe(layer, inputs, {} if mask is None else {"mask": mask}, seed, rng), tol)
-
-
-class Check:
-    """Compares what backward says with differences, which are computed once and kept."""
-
-    def __init__(self, probe, tol=1e-7, small=SMALL):
-        self.probe = probe
-        self.tol = tol
-        self.small = small
-        self.beside = None  # the check a little beside the point, where that is on a kink
-        self._slopes = {}
-
-    def result(self):
-        """What was Checked, or None where something is wrong; GradientError where a promise is broken."""
-        check_structure(self.probe)
-        rows = self.rows()
-        if not all(row.right for row in rows) or self.mode_errors():
-            return None
-        kinks = sum(row.kinks for row in rows)
-        error = max((row.error for row in rows), default=0.0)
-        if kinks and self.beside is None:
-            self.beside = self.moved()
-        if kinks:
-            beside = self.beside.rows()
-            if not all(row.right for row in beside):
-                return None
-            error = max(error, *(row.error for row in beside))
-        return Checked(error, len(rows), sum(map(len, self._slopes.values())), kinks)
-
-    def rows(self):
-        """A Row for every float input and parameter."""
-        self.gradients = self.probe.analytic()
-        return [self.row(name, gradient) for name, gradient in self.gradients.items()]
-
-    def row(self, name, gradient):
-        largest = abs(gradient).max(initial=0)
-        visible = self.probe.rounding / (FAR * self.probe.step(name)) / self.tol  # smaller ones drown in rounding
-        worst = Row(name, gradient.shape, 0.0, 0.0, 0.0, "", 0, True)
-        kinks = 0
-        for slope in self.slopes(name):
-            analytic = float((gradient * slope.direction).sum())
-            numeric = slope.closest(analytic, 0.1 * self.tol * max(largest, visible))
-            error = float(abs(numeric - analytic) / max(abs(numeric), abs(analytic), largest, visible))
-            if error > self.tol and slope.kinked:
-                kinks += 1
-            elif error >= worst.error:
-                worst = Row(name, gradient.shape, analytic, numeric, error, where(slope), 0, bool(error <= self.tol))
-        return worst._replace(kinks=kinks)
-
-    def slopes(self, name):
-        """The derivatives in one array that are compared."""
-        if name not in self._slopes:
-            array = self.probe.array(name)
-            rng = np.random.default_rng(array.size)
-            directions = (unit_directions(array) if array.size <= self.small else
-                          [rng.standard_normal(array.shape) for _ in range(DIRECTIONS)])
-            self._slopes[name] = [Slope(self.probe, name, v) for v in directions]
-        return self._slopes[name]
-
-    def mode_errors(self):
-        """{mode: [names whose gradient is another one]} for a layer used twice, and for scattered inputs."""
-        found = {}
-        for mode in ("between", "scattered"):
-            gradients = self.probe.analytic(**{mode: True})
-            least = 1e-3 * max((float(abs(g).max(initial=0)) for g in self.gradients.values()), default=0.0)
-            names = [name for name, g in gradients.items() if not same(g, self.gradients[name], least)]
-            if names:
-                found[mode] = names
-        return found
-
-    def moved(self):
-        """The same check with every input moved a little, to where there is no kink."""
-        probe = self.probe
-        given = {name: x + 0.01 * probe.rng.standard_normal(x.shape) if name in probe.inputs else x
-                 for name, x in probe.given.items()}
-        return Check(self.at(given, probe.layer, probe.seed), self.tol, self.small)
-
-    def at(self, given, layer, seed):
-        """A probe like this check's, with something changed."""
-        values = list(given.items())
-        n = self.probe.n_positional
-        return Probe(layer, [value for _, value in values[:n]], dict(values[n:]), seed)
-
-
-def unit_directions(array):
-    for i in range(array.size):
-        direction = np.zeros(array.size)
-        direction[i] = 1
-        yield direction.reshape(array.shape)
-
-
-def where(slope):
-    """The place of a slope along one coordinate; "" for one along a random direction."""
-    places = np.argwhere(slope.direction)
-    return str(places[0].tolist()) if len(places) == 1 else "along v"
-
-
-def same(a, b, least=0.0):
-    """Whether two gradients differ by no more than rounding, least being the smallest scale that matters."""
-    return abs(a - b).max(initial=0) <= 1e-9 * max(least, float(abs(b).max(initial=0)))

@@ -1,50 +1,91 @@
-"""What is wrong, from evidence: further runs and comparisons, never a guess."""
-
-import inspect
-import math
+"""Where the mistake is, from further runs: which layer inside, and in which use."""
 
 import numpy as np
 
 from ..tape import Tape
-from .check import Check
-from .probe import is_float
-from .report import listed, table
-from .structure import GradientError
+from .compare import Check
+from .evidence import evidence
+from .probe import Probe
+from .report import and_list, table
+from .structure import GradientError, check_structure
 
 
 def diagnose(check):
-    """The message for a check that failed: a table of every gradient, and below it what further runs show."""
+    """The message for a check that failed: a table of every gradient, and under it what further runs show."""
+    name = check.probe.name
     rows = check.rows()
     wrong = [row.name for row in rows if not row.right]
     modes = check.mode_errors()
-    title = (f"{check.probe.name}: {len(wrong)} of {len(rows)} gradients "
-             f"{'is' if len(wrong) == 1 else 'are'} wrong")
-    if not wrong:
-        title = f"{check.probe.name}: every gradient is right on its own, but not in every use"
-        if not modes:
-            rows = check.beside.rows()
-            title = f"{check.probe.name}: a gradient is wrong beside a kink"
-    findings = [mode_finding(check, mode, names) for mode, names in modes.items() if not wrong]
     if wrong:
-        findings += blame(check, wrong)
+        title = f"{name}: {len(wrong)} of {len(rows)} gradients {'is' if len(wrong) == 1 else 'are'} wrong"
+        findings = blame(check, wrong)
+    elif modes:
+        title = f"{name}: each gradient is right by itself, but not in every use"
+        findings = [finding for mode, names in modes.items() for finding in blame_use(check, mode, names)]
+    else:
+        check = check.beside
+        rows = check.rows()
+        title = f"{name}: right only on the kink where it was given; wrong a little beside it"
+        findings = blame(check, [row.name for row in rows if not row.right])
     return "\n".join([title, "", table(rows), "", *(f"  * {finding}" for finding in findings)])
 
 
-def mode_finding(check, mode, names):
-    """What it means that a layer is right once, on plain arrays, and not otherwise."""
+def blame(check, wrong):
+    """Findings about the innermost layer whose own derivative is wrong: one inside, or the layer itself."""
+    inside = check_inside(check)
+    innermost = innermost_wrong(inside)
+    if not innermost:
+        own = [f"each layer inside is right on the inputs it really got ({and_list(inside)}): the mistake is in "
+               f"{check.probe.name}.backward itself"] if inside else []
+        return own + evidence(check, wrong)
+    name = innermost[0]
+    kind = type(dict(check.probe.layer.named_layers())[name]).__name__
+    findings = [f"{name} ({kind}) is the first layer in backward order that is wrong by itself, on the inputs it "
+                "really got" + (f"; so are {and_list(innermost[1:])}" if innermost[1:] else "")]
+    return findings + [f"{name}: {line}" for line in what_is_wrong(inside[name])]
+
+
+def blame_use(check, mode, names):
+    """Findings about a layer that is right once, on arrays that are contiguous, and not in another use."""
+    inside = check_inside(check)
+    innermost = innermost_wrong(inside)
+    if innermost:
+        return [f"{name}: {line}" for name in innermost for line in what_is_wrong(inside[name])]
+    listed = and_list(names)
     if mode == "scattered":
-        return (f"wrong only for inputs (or a dy) that are not contiguous in memory: {listed(names)}. A reshape of such "
-                "an array is a copy, and what is written to it is lost")
-    only_parameters = all(name in check.probe.parameters for name in names)
-    if only_parameters and overwritten(check.probe, names):
-        return f"overwrites instead of adding: {listed(names)} lose what .grad held before; use +="
-    return (f"wrong only when the layer is used twice before its backward: {listed(names)}. Something it needs is kept "
-            "in an attribute, where the second forward overwrites it; push it to the tape")
+        return [f"{listed}: wrong only for inputs, or a dy, that are not contiguous in memory. A reshape of such an "
+                "array may be a copy, and what is written there is lost"]
+    if overwrites(check.probe, names):
+        return [f"{listed}: overwritten, not added to: the gradient is the same whatever .grad held before. += is "
+                "needed: gradients accumulate, and a layer may be used twice"]
+    return [f"{listed}: wrong only when the layer is used twice before its backward. Something is kept outside the "
+            "tape, where the second forward overwrites it"]
 
 
-def overwritten(probe, names):
-    """Whether the gradients of these parameters come out the same whatever was in .grad before."""
-    probe.clear_gradients()
+def what_is_wrong(found):
+    """Findings about a layer inside, from its Check, or the promise it breaks."""
+    if isinstance(found, GradientError):
+        return [str(found)]
+    wrong = [row.name for row in found.rows() if not row.right]
+    if wrong:
+        return evidence(found, wrong)
+    return [finding for mode, names in found.mode_errors().items() for finding in blame_use(found, mode, names)]
+
+
+def blame_structure(check, error):
+    """The message for a broken promise, with the innermost layer that breaks one by itself, where there is one."""
+    try:
+        inside = check_inside(check, check_structure)
+    except Exception:  # forward itself fails: there is nothing more to learn
+        return str(error)
+    innermost = innermost_wrong(inside)
+    return "\n".join([str(error)] + [f"  * {name}: {inside[name]}" for name in innermost])
+
+
+def overwrites(probe, names):
+    """Whether these gradients come out the same whatever was in .grad before."""
+    if any(name in probe.inputs for name in names):
+        return False
     alone = probe.analytic()
     probe.clear_gradients()
     tape = Tape(probe.seed)
@@ -52,49 +93,63 @@ def overwritten(probe, names):
     for name in names:
         probe.parameters[name].grad = np.ones_like(alone[name])
     probe.backward(probe.dy.copy(), tape)
-    return all(np.array_equal(probe.parameters[name].grad, alone[name]) for name in names)
+    return all(np.allclose(probe.parameters[name].grad, alone[name], 1e-12, 1e-12) for name in names)
 
 
-def blame(check, wrong):
-    """Findings about the innermost layer that is wrong: the layer itself, or one inside it."""
-    inner = check_inside(check)
-    bad = {name: found for name, found in inner.items() if found is not None and not isinstance(found, bool)}
-    innermost = [name for name in bad if not any(other.startswith(name + ".") for other in bad)]
-    if not innermost:
-        findings = ["every layer inside is right on the inputs it really got "
-                    f"({listed(list(inner))}): the mistake is in {check.probe.name}.backward itself"] if inner else []
-        return findings + evidence(check, wrong)
-    findings = []
-    for name in innermost[:2]:
-        found = bad[name]
-        kind = type(dict(check.probe.layer.named_layers())[name]).__name__
-        first = " is the first in backward order whose own derivative is wrong" if name == innermost[0] else \
-            " is wrong too"
-        findings.append(f"{name} ({kind}){first}, checked alone on the inputs it really got")
-        if isinstance(found, GradientError):
-            findings.append(str(found))
-            continue
-        its_wrong = [row.name for row in found.rows() if not row.right]
-        lines = evidence(found, its_wrong) if its_wrong else \
-            [mode_finding(found, mode, names) for mode, names in found.mode_errors().items()]
-        findings += [f"{name}: {line}" for line in lines]
-    return findings
-
-
-def check_inside(check):
-    """{name: what is wrong} for the layers inside, in backward order; None for right, a Check or a GradientError.
-
-    Each is checked alone on the arrays that it got in the forward of the whole.
-    """
-    calls = record_calls(check.probe)
+def check_inside(check, examine=None):
+    """{name: None where right, else its Check or GradientError} for each layer inside, in backward order."""
     found = {}
-    for name, layer, args, kwargs in reversed(calls):
-        if name in found:
-            continue
-        from .probe import Probe
-        try:
-            inner = Check(Probe(layer, args, kwargs, check.probe.seed), check.tol, small=0)
-            found[name] = None if inner.result() else inner
-        except GradientError as error:
-            found[name] = error
+    for name, layer, args, kwargs in reversed(record_calls(check.probe)):
+        if found.get(name) is None:
+            found[name] = examine_inner(Probe(layer, args, kwargs, check.probe.seed), check.tol, examine)
     return found
+
+
+def examine_inner(probe, tol, examine=None):
+    inner = Check(probe, tol, small=0)
+    try:
+        if examine:
+            examine(probe)
+            return None
+        return None if inner.result() else inner
+    except GradientError as error:
+        return error
+
+
+def innermost_wrong(inside):
+    """The names of the wrong layers that have no wrong layer inside."""
+    wrong = [name for name, found in inside.items() if found is not None]
+    return [name for name in wrong if not any(other.startswith(name + ".") for other in wrong)]
+
+
+def record_calls(probe):
+    """(name, layer, args, kwargs) of every forward inside the probe's, without the tape, in the order they end."""
+    calls = []
+    layers = [(name, layer) for name, layer in probe.layer.named_layers() if name]
+
+    def listen(name, layer):
+        forward = layer.forward
+
+        def recorded(*args, **kwargs):
+            y = forward(*args, **kwargs)
+            calls.append((name, layer, *without_tape(args, kwargs)))
+            return y
+        layer.forward = recorded
+
+    for name, layer in layers:
+        listen(name, layer)
+    try:
+        probe.forward()
+    finally:
+        for _, layer in layers:
+            del layer.forward
+    return calls
+
+
+def without_tape(args, kwargs):
+    """Copies of the arguments, but for the tape."""
+    def kept(value):
+        return value.copy() if isinstance(value, np.ndarray) else value
+
+    return ([kept(value) for value in args if not isinstance(value, Tape)],
+            {name: kept(value) for name, value in kwargs.items() if not isinstance(value, Tape)})

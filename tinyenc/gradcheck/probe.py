@@ -10,20 +10,20 @@ import numpy as np
 from ..tape import Tape
 
 EPS = float(np.finfo(np.float64).eps)
-FAR = 50  # how much further out the four points of Slope.far stand than the two of Slope.near
+FAR = 20  # how much further out the four points of Slope.far stand than the two of Slope.near
 
 
 class Probe:
     """A float64 copy of a layer and its inputs, and a random cotangent dy for its output.
 
     args, kwargs: what forward takes, without the tape. Float arrays are differentiated; integers, booleans and other
-    objects are handed on. Parameters that are constant, as norms start, get random values: a factor that is 1
-    could be forgotten without a trace.
+    objects are handed on. vary: constant parameters, as norms start, get random values: a factor that is 1 could be
+    forgotten without a trace.
     seed: of the tape, so that every run drops the same entries; None for no dropout.
     """
 
-    def __init__(self, layer, args, kwargs, seed=None, rng=0):
-        self.rng = np.random.default_rng(rng)
+    def __init__(self, layer, args, kwargs, seed=None, rng=0, vary=True):
+        self.rng = generator(rng)
         self.layer = copy.deepcopy(layer).astype(np.float64)
         self.name = type(layer).__name__
         self.seed = seed
@@ -31,7 +31,7 @@ class Probe:
         self.n_positional = len(args)
         self.inputs = {name: value for name, value in self.given.items() if is_float(value)}
         self.parameters = dict(self.layer.named_parameters())
-        for parameter in self.parameters.values():
+        for parameter in self.parameters.values() if vary else ():
             vary_if_constant(parameter, self.rng)
 
     @cached_property
@@ -70,7 +70,7 @@ class Probe:
         tape = Tape(self.seed)
         self.forward(tape, {name: layout(x) for name, x in self.inputs.items()})
         if between:
-            other = {name: x * rng_like(x).uniform(0.5, 1, x.shape) for name, x in self.inputs.items()}
+            other = {name: x * generator(x.size).uniform(0.5, 1, x.shape) for name, x in self.inputs.items()}
             self.forward(tape, other)
             self.backward(0.5 * self.dy, tape)
         before = {name: p.grad.copy() for name, p in self.parameters.items()}
@@ -193,6 +193,6 @@ def vary_if_constant(parameter, rng):
         data[...] = value * rng.uniform(0.5, 1.5, data.shape) if value else rng.uniform(-0.5, 0.5, data.shape)
 
 
-def rng_like(x):
-    """A generator that depends on the size alone, so that two runs see the same numbers."""
-    return np.random.default_rng(x.size)
+def generator(seed):
+    """A stream of its own for each seed, not the one by which a caller with the same seed drew the inputs."""
+    return np.random.default_rng((seed, 1743))

@@ -1,0 +1,132 @@
+"""What a wrong gradient has to do with the right one, and when it is right after all."""
+
+import copy
+import math
+
+import numpy as np
+
+from .report import and_list
+from .structure import GradientError
+
+CLOSE = 1e-6  # relative: two numbers that agree so well do not agree by chance
+
+
+def evidence(check, wrong):
+    """Findings about the gradients named, from the numbers at hand and from runs with one thing changed."""
+    relations = {}
+    for name in wrong:
+        relations.setdefault(relation(check, name), []).append(name)
+    found = [f"{and_list(names)}: {text}" for text, names in relations.items() if text]
+    return found + conditions(check, wrong) or [
+        f"{and_list(wrong)}: no simple relation to the right gradient, and no simpler case in which it is right"]
+
+
+def relation(check, name):
+    """How backward's gradient differs from the right one at every place looked at, in words; "" where unclear."""
+    gradient = check.gradients[name]
+    slopes = [slope for slope in check.slopes(name) if not slope.kinked]
+    true = np.array([slope.far for slope in slopes])
+
+    def along(array):
+        return np.array([float((array * slope.direction).sum()) for slope in slopes])
+
+    def agree(a, b):
+        return abs(a - b).max(initial=0) <= CLOSE * abs(true).max(initial=0)
+
+    said = along(gradient)
+    if not said.any():
+        return "backward's gradient is zero everywhere: it is never computed, or never added"
+    if len(slopes) > 1 and abs(true).max() > 0:
+        ratio = float(said @ true / (true @ true))
+        if agree(said, ratio * true):
+            return f"backward's gradient is the right one times {ratio:.7g} everywhere{named(ratio, check)}"
+    for i in range(gradient.ndim):
+        for j in range(i):
+            if gradient.shape[i] == gradient.shape[j] and agree(along(gradient.swapaxes(i, j)), true):
+                return f"backward's gradient is the right one transposed (axes {j} and {i} swapped)"
+    for what, array in {"dy": check.probe.dy, **check.probe.inputs}.items():
+        if np.shape(array) == gradient.shape and len(slopes) > 1:
+            term = along(array)
+            factor = float((true - said) @ term / (term @ term)) if term.any() else 0.0
+            if agree(said + factor * term, true):
+                return f"what backward's gradient lacks is {times(factor)}{what} exactly" + (
+                    ", as where the branch past a residual connection is forgotten" if (what, round(factor, 6)) ==
+                    ("dy", 1) else "")
+    return ""
+
+
+def times(factor):
+    return "" if abs(factor - 1) < CLOSE else f"{factor:.7g} times "
+
+
+def named(ratio, check):
+    """What a ratio may be: ", which is 1/3 (3: axis 0 of x)"; "" where nothing fits."""
+    fits = [text for value, text in constants(check.probe) if abs(value - ratio) <= CLOSE * abs(ratio)]
+    return f", which is {' or '.join(dict.fromkeys(fits[:4]))}" if fits else ""
+
+
+def constants(probe):
+    """(value, words) for the numbers that get forgotten in derivatives: signs, sizes, probabilities, scales."""
+    yield from ((-1.0, "a sign"), (2.0, "2"), (0.5, "1/2"))
+    for number, what in numbers(probe):
+        n = f"{number:.7g}"
+        root = math.sqrt(number)
+        yield from ((number, f"{n} ({what})"), (1 / number, f"1/{n} ({n}: {what})"),
+                    (root, f"sqrt({n}) ({n}: {what})"), (1 / root, f"1/sqrt({n}) ({n}: {what})"))
+        if number < 1:
+            yield from ((1 - number, f"1 - p (p = {n}: {what})"), (1 / (1 - number), f"1/(1 - p) (p = {n}: {what})"))
+
+
+def numbers(probe):
+    """(number, where it comes from): the sizes of the inputs, and attributes of the layer and those inside it."""
+    for name, array in probe.given.items():
+        if isinstance(array, np.ndarray):
+            yield from ((float(size), f"axis {i} of {name}") for i, size in enumerate(array.shape) if size > 1)
+            if array.ndim > 2:
+                yield float(array.size // array.shape[-1]), f"the rows of {name}"
+    for path, layer in probe.layer.named_layers():
+        for attribute, value in vars(layer).items():
+            if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0 and value != 1:
+                yield float(value), f"{path}{'.' if path else ''}{attribute}"
+
+
+def conditions(check, wrong):
+    """Findings from the layer in simpler cases: where the wrong gradients are right, what is left out is to blame."""
+    found = []
+    for text, simpler in simpler_checks(check):
+        try:
+            names = [row.name for row in simpler.rows() if not row.right]
+        except (GradientError, ValueError, IndexError):  # the layer does not take what was made simpler
+            continue
+        if not set(names) & set(wrong):
+            found.append(f"{and_list(wrong)}: {text}")
+    return found
+
+
+def simpler_checks(check):
+    """(what it would mean for the wrong gradients to be right, a Check) with one thing made simpler in each."""
+    probe = check.probe
+    given = probe.given
+    if probe.seed is not None:
+        yield "right without dropout, wrong with it", check.like(dropout=False)
+    for name, value in given.items():
+        if isinstance(value, np.ndarray) and value.dtype == bool and not value.all():
+            yield (f"right when {name} is True everywhere, wrong where it hides something",
+                   check.like(given={**given, name: np.ones_like(value)}))
+    first = next(iter(probe.inputs.values()), None)
+    plain = all(value is None or isinstance(value, np.ndarray) for value in given.values())
+    if plain and first is not None and first.ndim > 1 and first.shape[0] > 1:
+        b = first.shape[0]
+        one = {name: value[:1] if isinstance(value, np.ndarray) and value.ndim and value.shape[0] == b else value
+               for name, value in given.items()}
+        yield f"right for a batch of 1, wrong for one of {b}", check.like(given=one)
+    for name, parameter in probe.parameters.items():
+        if parameter.data.ndim < 2:
+            yield f"right when {name} is 1 everywhere: a factor of {name}, no more", with_constant(check, name, 1)
+            yield f"right when {name} is 0 everywhere", with_constant(check, name, 0)
+
+
+def with_constant(check, name, value):
+    layer = copy.deepcopy(check.probe.layer)
+    dict(layer.named_parameters())[name].data.fill(value)
+    return check.like(layer=layer)

@@ -1,0 +1,21 @@
+"""The table under a failed check."""
+
+
+def table(rows):
+    """One line a gradient: its worst number by backward and by differences, the relative error, and where."""
+    head = ("gradient of", "shape", "by backward", "by differences", "error", "worst at", "")
+    lines = [head]
+    for row in rows:
+        lines.append((row.name, str(row.shape), f"{row.analytic:.9g}", f"{row.numeric:.9g}", f"{row.error:.1e}", row.at,
+                      "" if row.right else "<- wrong"))
+    widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
+    return "\n".join(("  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths))).rstrip()
+                     for line in lines)
+
+
+def and_list(names, most=6):
+    """a, b and c; cut short where there are many."""
+    names = list(names)
+    if len(names) > most:
+        return f"{', '.join(names[:most])} and {len(names) - most} more"
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
