@@ -88,12 +88,14 @@ class PostLNEncoderLayer(Layer):
 class TokenEmbedding(Layer):
     """drop(positions(sqrt(D) * table[ids])): ids (..., T) and the place of each, (T,) -> (..., T, D)."""
 
+    n_types = 0  # it does not tell types of tokens apart
+
     def __init__(self, tokens, positions, dropout=0.1):
         self.tokens = tokens
         self.positions = positions
         self.drop = Dropout(dropout)
 
-    def forward(self, ids, index, tape=NO_TAPE):
+    def forward(self, ids, index, tape=NO_TAPE, types=None):
         x = self.tokens.forward(ids, tape)
         x = self.positions.forward(x, index, tape)
         return self.drop.forward(x, tape)
@@ -107,6 +109,10 @@ class TokenEmbedding(Layer):
     @property
     def vocab_size(self):
         return self.tokens.weight.shape[0]
+
+    @property
+    def d_model(self):
+        return self.tokens.weight.shape[1]
 
     @property
     def max_len(self):
@@ -148,10 +154,14 @@ class Encoder(Layer):
         encoder.norm = norm
         return encoder
 
-    def forward(self, ids, mask=None, tape=NO_TAPE):
-        """ids: (B, T) integers. mask: (B, T) or (B, 1, 1, T) for padding, or any that broadcasts to (B, H, T, T)."""
+    def forward(self, ids, mask=None, tape=NO_TAPE, types=None):
+        """ids: (B, T) integers. mask: (B, T) or (B, 1, 1, T) for padding, or any that broadcasts to (B, H, T, T).
+
+        types: (B, T), which text of a pair each token is of, for embeddings with a table of types (BERT's).
+        """
         ids, layout = self.front_door(ids, mask)
-        x = self.embed.forward(layout.pack(ids), layout.positions, tape)
+        types = types if types is None else layout.pack(self.check_types(types, ids))
+        x = self.embed.forward(layout.pack(ids), layout.positions, tape, types)
         for layer in self.layers:
             x = layer.forward(x, layout.mask, tape)
         if self.norm:
@@ -193,13 +203,23 @@ class Encoder(Layer):
             layout = Padded(like(tokens, weight))
         return like(ids, weight), layout
 
+    def check_types(self, types, ids):
+        """types, where the ids are; ValueError or IndexError unless each id has one that the embeddings know."""
+        types = np.asarray(types) if isinstance(types, (list, tuple)) else types
+        if not self.embed.n_types:
+            raise ValueError("these embeddings have no types of tokens")
+        if types.shape != ids.shape:
+            raise ValueError(f"token types of shape {types.shape} do not fit token ids of shape {ids.shape}")
+        check_ids(types, self.embed.n_types, "type")
+        return like(types, ids)
+
     @property
     def n_heads(self):
         return self.layers[0].attn.n_heads
 
     @property
     def d_model(self):
-        return self.embed.tokens.weight.shape[1]
+        return self.embed.d_model
 
 
 def has_holes(tokens):

@@ -39,13 +39,13 @@ class Embedding(Layer):
         array_module(drows).add.at(self.weight.grad, ids, drows)  # repeated ids add up
 
 
-def check_ids(ids, n):
+def check_ids(ids, n, what="token"):
     """Raise TypeError unless ids are integers, IndexError unless all are in [0, n).
 
     Both ends are checked: NumPy counts negative ids from the end, and CuPy wraps ids that are too large.
     """
     if ids.dtype.kind not in "iu":
-        raise TypeError(f"token ids must be integers, got {ids.dtype}")
+        raise TypeError(f"{what} ids must be integers, got {ids.dtype}")
     if ids.size and not (0 <= int(ids.min()) and int(ids.max()) < n):
         low, high = int(ids.min()), int(ids.max())
-        raise IndexError(f"token id {low if low < 0 else high} is outside the table of {n} tokens (0 to {n - 1})")
+        raise IndexError(f"{what} id {low if low < 0 else high} is outside the table of {n} {what}s (0 to {n - 1})")
