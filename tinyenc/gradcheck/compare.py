@@ -107,18 +107,22 @@ class Check:
 
     def moved(self):
         """The same check with every input moved a little, to where there is no kink."""
-        rng = generator(1)
-        moved = {name: x + 0.01 * rng.standard_normal(x.shape) for name, x in self.probe.inputs.items()}
-        return self.like(given={**self.probe.given, **moved}, small=self.small)
+        return self.like(change=lambda x: x + 0.01 * generator(x.size).standard_normal(x.shape), small=self.small)
 
-    def like(self, given=None, layer=None, dropout=True, small=0):
-        """A check of the same layer with something changed; along random directions only, where small is 0."""
+    def like(self, change=None, given=None, layer=None, dropout=True, small=0):
+        """A check of the same layer with something changed; along random directions only, where small is 0.
+
+        change: applied to every input. given: values for some arguments. dropout: False for none.
+        """
         probe = self.probe
-        values = list((given or probe.given).items())
-        n = probe.n_positional
-        changed = Probe(layer or probe.layer, [value for _, value in values[:n]], dict(values[n:]),
-                        probe.seed if dropout else None, vary=False)
-        return Check(changed, self.tol, small)
+        values = {**probe.given, **(given or {})}
+        if change:
+            changed = {id(x): change(x) for x in probe.inputs.values()}
+            values = {name: changed.get(id(value), value) for name, value in values.items()}
+        args = list(values.values())[:probe.n_positional]
+        kwargs = dict(list(values.items())[probe.n_positional:])
+        return Check(Probe(layer or probe.layer, args, kwargs, probe.seed if dropout else None, vary=False,
+                           method=probe.method), self.tol, small)
 
 
 def unit_directions(array):

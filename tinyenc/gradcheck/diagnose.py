@@ -36,10 +36,11 @@ def blame(check, wrong):
     innermost = innermost_wrong(inside)
     if not innermost:
         own = [f"each layer inside is right on the inputs it really got ({and_list(inside)}): the mistake is in "
-               f"{check.probe.name}.backward itself"] if inside else []
+               f"{check.probe.name}.backward itself, or in what it calls besides them"] if inside else []
         return own + evidence(check, wrong)
     name = innermost[0]
-    kind = type(dict(check.probe.layer.named_layers())[name]).__name__
+    layers = dict(check.probe.layer.named_layers())
+    kind = type(layers.get(name) or layers[name.rpartition(".")[0]]).__name__
     findings = [f"{name} ({kind}) is the first layer in backward order that is wrong by itself, on the inputs it "
                 "really got" + (f"; so are {and_list(innermost[1:])}" if innermost[1:] else "")]
     return findings + [f"{name}: {line}" for line in what_is_wrong(inside[name])]
@@ -99,9 +100,9 @@ def overwrites(probe, names):
 def check_inside(check, examine=None):
     """{name: None where right, else its Check or GradientError} for each layer inside, in backward order."""
     found = {}
-    for name, layer, args, kwargs in reversed(record_calls(check.probe)):
+    for name, layer, method, args, kwargs in reversed(record_calls(check.probe)):
         if found.get(name) is None:
-            found[name] = examine_inner(Probe(layer, args, kwargs, check.probe.seed), check.tol, examine)
+            found[name] = examine_inner(Probe(layer, args, kwargs, check.probe.seed, method=method), check.tol, examine)
     return found
 
 
@@ -123,33 +124,44 @@ def innermost_wrong(inside):
 
 
 def record_calls(probe):
-    """(name, layer, args, kwargs) of every forward inside the probe's, without the tape, in the order they end."""
-    calls = []
-    layers = [(name, layer) for name, layer in probe.layer.named_layers() if name]
+    """What every layer inside gets in the probe's forward, in the order in which the calls end.
 
-    def listen(name, layer):
-        forward = layer.forward
+    A list of (name, layer, method, args, kwargs), without the tape. Methods are forward and those that have a backward
+    of their own, where they return an array.
+    """
+    calls = []
+    wrapped = []
+
+    def listen(name, layer, method):
+        run = getattr(layer, method)
 
         def recorded(*args, **kwargs):
-            y = forward(*args, **kwargs)
-            calls.append((name, layer, *without_tape(args, kwargs)))
+            y = run(*args, **kwargs)
+            if isinstance(y, np.ndarray) and (y is not args[0] or method == "forward"):
+                calls.append((name, layer, method, *without_tape(args, kwargs)))
             return y
-        layer.forward = recorded
+        setattr(layer, method, recorded)
+        wrapped.append((layer, method))
 
-    for name, layer in layers:
-        listen(name, layer)
+    for name, layer in list(probe.layer.named_layers())[1:]:
+        listen(name, layer, "forward")
+        for method in paired_methods(layer):
+            listen(f"{name}.{method}", layer, method)
     try:
         probe.forward()
     finally:
-        for _, layer in layers:
-            del layer.forward
+        for layer, method in wrapped:
+            delattr(layer, method)
     return calls
 
 
-def without_tape(args, kwargs):
-    """Copies of the arguments, but for the tape."""
-    def kept(value):
-        return value.copy() if isinstance(value, np.ndarray) else value
+def paired_methods(layer):
+    """The names of methods m beside which there is an m_backward."""
+    return [name for name in dir(type(layer)) if hasattr(type(layer), f"{name}_backward")]
 
-    return ([kept(value) for value in args if not isinstance(value, Tape)],
-            {name: kept(value) for name, value in kwargs.items() if not isinstance(value, Tape)})
+
+def without_tape(args, kwargs):
+    """The arguments but for the tape, with copies of the arrays; one that is there twice is copied once."""
+    copies = {id(value): value.copy() for value in [*args, *kwargs.values()] if isinstance(value, np.ndarray)}
+    return ([copies.get(id(value), value) for value in args if not isinstance(value, Tape)],
+            {name: copies.get(id(value), value) for name, value in kwargs.items() if not isinstance(value, Tape)})

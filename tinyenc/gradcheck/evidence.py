@@ -13,16 +13,20 @@ CLOSE = 1e-6  # relative: two numbers that agree so well do not agree by chance
 
 def evidence(check, wrong):
     """Findings about the gradients named, from the numbers at hand and from runs with one thing changed."""
+    terms = {"dy": check.probe.dy, **check.probe.inputs, **gradients_inside(check.probe)}
     relations = {}
     for name in wrong:
-        relations.setdefault(relation(check, name), []).append(name)
+        relations.setdefault(relation(check, name, terms), []).append(name)
     found = [f"{and_list(names)}: {text}" for text, names in relations.items() if text]
     return found + conditions(check, wrong) or [
         f"{and_list(wrong)}: no simple relation to the right gradient, and no simpler case in which it is right"]
 
 
-def relation(check, name):
-    """How backward's gradient differs from the right one at every place looked at, in words; "" where unclear."""
+def relation(check, name, terms):
+    """How backward's gradient differs from the right one at every place looked at, in words; "" where unclear.
+
+    terms: {words: array}, what may have been forgotten or added once too often.
+    """
     gradient = check.gradients[name]
     slopes = [slope for slope in check.slopes(name) if not slope.kinked]
     true = np.array([slope.far for slope in slopes])
@@ -39,20 +43,45 @@ def relation(check, name):
     if len(slopes) > 1 and abs(true).max() > 0:
         ratio = float(said @ true / (true @ true))
         if agree(said, ratio * true):
-            return f"backward's gradient is the right one times {ratio:.7g} everywhere{named(ratio, check)}"
+            return (f"backward's gradient is the right one times {ratio:.7g} everywhere{named(ratio, check)}"
+                    if abs(ratio + 1) > CLOSE else "backward's gradient is the right one with the sign turned")
     for i in range(gradient.ndim):
         for j in range(i):
             if gradient.shape[i] == gradient.shape[j] and agree(along(gradient.swapaxes(i, j)), true):
                 return f"backward's gradient is the right one transposed (axes {j} and {i} swapped)"
-    for what, array in {"dy": check.probe.dy, **check.probe.inputs}.items():
+    for what, array in terms.items():
         if np.shape(array) == gradient.shape and len(slopes) > 1:
             term = along(array)
             factor = float((true - said) @ term / (term @ term)) if term.any() else 0.0
             if agree(said + factor * term, true):
-                return f"what backward's gradient lacks is {times(factor)}{what} exactly" + (
-                    ", as where the branch past a residual connection is forgotten" if (what, round(factor, 6)) ==
-                    ("dy", 1) else "")
+                return f"what backward's gradient lacks is exactly {times(factor)}{what}"
     return ""
+
+
+def gradients_inside(probe):
+    """{words: array} for what the backward of each layer inside is given, and what it returns."""
+    found = {}
+    inside = list(probe.layer.named_layers())[1:]
+
+    def listen(name, layer):
+        backward = layer.backward
+
+        def recorded(dy, tape):
+            dx = backward(dy, tape)
+            found[f"what {name}.backward is given"] = dy
+            for i, gradient in enumerate(dx if isinstance(dx, tuple) else (dx,)):
+                found[f"what {name}.backward returns" + (f" ({i + 1})" if isinstance(dx, tuple) else "")] = gradient
+            return dx
+        layer.backward = recorded
+
+    for name, layer in inside:
+        listen(name, layer)
+    try:
+        probe.analytic()
+    finally:
+        for _, layer in inside:
+            del layer.backward
+    return {words: gradient.copy() for words, gradient in found.items() if isinstance(gradient, np.ndarray)}
 
 
 def times(factor):
@@ -66,8 +95,8 @@ def named(ratio, check):
 
 
 def constants(probe):
-    """(value, words) for the numbers that get forgotten in derivatives: signs, sizes, probabilities, scales."""
-    yield from ((-1.0, "a sign"), (2.0, "2"), (0.5, "1/2"))
+    """(value, words) for the numbers that get forgotten in derivatives: sizes, probabilities, scales."""
+    yield from ((2.0, "2"), (0.5, "1/2"))
     for number, what in numbers(probe):
         n = f"{number:.7g}"
         root = math.sqrt(number)
@@ -112,14 +141,13 @@ def simpler_checks(check):
     for name, value in given.items():
         if isinstance(value, np.ndarray) and value.dtype == bool and not value.all():
             yield (f"right when {name} is True everywhere, wrong where it hides something",
-                   check.like(given={**given, name: np.ones_like(value)}))
-    first = next(iter(probe.inputs.values()), None)
-    plain = all(value is None or isinstance(value, np.ndarray) for value in given.values())
-    if plain and first is not None and first.ndim > 1 and first.shape[0] > 1:
-        b = first.shape[0]
-        one = {name: value[:1] if isinstance(value, np.ndarray) and value.ndim and value.shape[0] == b else value
-               for name, value in given.items()}
-        yield f"right for a batch of 1, wrong for one of {b}", check.like(given=one)
+                   check.like(given={name: np.ones_like(value)}))
+    sizes = {x.shape[0] for x in probe.inputs.values() if x.ndim > 1}
+    if len(sizes) == 1 and sizes != {1} and all(value is None or hasattr(value, "shape") for value in given.values()):
+        (b,) = sizes
+        first = {id(value): value[:1] for value in given.values() if value is not None and value.shape[:1] == (b,)}
+        yield (f"right for a batch of 1, wrong for one of {b}",
+               check.like(given={name: first.get(id(value), value) for name, value in given.items()}))
     for name, parameter in probe.parameters.items():
         if parameter.data.ndim < 2:
             yield f"right when {name} is 1 everywhere: a factor of {name}, no more", with_constant(check, name, 1)

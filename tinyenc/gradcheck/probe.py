@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from ..tape import Tape
+from .report import and_list
 
 EPS = float(np.finfo(np.float64).eps)
 FAR = 20  # how much further out the four points of Slope.far stand than the two of Slope.near
@@ -17,19 +18,24 @@ class Probe:
     """A float64 copy of a layer and its inputs, and a random cotangent dy for its output.
 
     args, kwargs: what forward takes, without the tape. Float arrays are differentiated; integers, booleans and other
-    objects are handed on. vary: constant parameters, as norms start, get random values: a factor that is 1 could be
-    forgotten without a trace.
+    objects are handed on. An array that is given twice, as in self-attention, is one input.
+    vary: constant parameters, as norms start, get random values: a factor that is 1 could be forgotten without a
+    trace.
     seed: of the tape, so that every run drops the same entries; None for no dropout.
+    method: the forward to check, with its own backward: `turn` has `turn_backward`.
     """
 
-    def __init__(self, layer, args, kwargs, seed=None, rng=0, vary=True):
+    def __init__(self, layer, args, kwargs, seed=None, rng=0, vary=True, method="forward"):
         self.rng = generator(rng)
         self.layer = copy.deepcopy(layer).astype(np.float64)
         self.name = type(layer).__name__
+        self.method = method
         self.seed = seed
-        self.given = {name: own(value) for name, value in [*zip(argument_names(layer, args), args), *kwargs.items()]}
         self.n_positional = len(args)
-        self.inputs = {name: value for name, value in self.given.items() if is_float(value)}
+        names = [*argument_names(getattr(layer, method), args), *kwargs]
+        self.given = dict(zip(names, own_copies([*args, *kwargs.values()])))
+        self.differentiated = [name for name, value in self.given.items() if is_float(value)]
+        self.inputs = {and_list(self.names_of(self.given[name])): self.given[name] for name in self.differentiated}
         self.parameters = dict(self.layer.named_parameters())
         for parameter in self.parameters.values() if vary else ():
             vary_if_constant(parameter, self.rng)
@@ -47,16 +53,24 @@ class Probe:
         """How far rounding may throw <dy, y>."""
         return 4 * EPS * float(abs(self.dy * self.y).sum())
 
-    def forward(self, tape=None, replaced=()):
-        """layer.forward at the point, or with some inputs replaced; a tape of the probe's seed by default."""
-        values = {**self.given, **dict(replaced)}
-        args = list(values.values())[:self.n_positional]
-        kwargs = dict(list(values.items())[self.n_positional:])
-        return self.layer.forward(*args, **kwargs, tape=Tape(self.seed) if tape is None else tape)
+    def names_of(self, array):
+        """The arguments in which this array is given."""
+        return [name for name in self.differentiated if self.given[name] is array]
+
+    def forward(self, tape=None, change=None):
+        """The output at the point, or with change(x) for every input x; a tape of the probe's seed by default."""
+        values = list(self.given.values())
+        if change:
+            changed = {id(x): change(x) for x in self.inputs.values()}
+            values = [changed.get(id(value), value) for value in values]
+        kwargs = dict(zip(list(self.given)[self.n_positional:], values[self.n_positional:]))
+        forward = getattr(self.layer, self.method)
+        return forward(*values[:self.n_positional], **kwargs, tape=Tape(self.seed) if tape is None else tape)
 
     def backward(self, dy, tape):
-        """What layer.backward returns, as a tuple."""
-        gradients = self.layer.backward(dy, tape)
+        """What the layer's backward returns, as a tuple."""
+        backward = "backward" if self.method == "forward" else f"{self.method}_backward"
+        gradients = getattr(self.layer, backward)(dy, tape)
         return () if gradients is None else gradients if isinstance(gradients, tuple) else (gradients,)
 
     def analytic(self, scattered=False, between=False):
@@ -68,14 +82,13 @@ class Probe:
         layout = in_scattered_memory if scattered else np.copy
         self.clear_gradients()
         tape = Tape(self.seed)
-        self.forward(tape, {name: layout(x) for name, x in self.inputs.items()})
+        self.forward(tape, layout)
         if between:
-            other = {name: x * generator(x.size).uniform(0.5, 1, x.shape) for name, x in self.inputs.items()}
-            self.forward(tape, other)
+            self.forward(tape, lambda x: x * generator(x.size).uniform(0.5, 1, x.shape))
             self.backward(0.5 * self.dy, tape)
         before = {name: p.grad.copy() for name, p in self.parameters.items()}
-        dinputs = self.backward(layout(self.dy), tape)
-        gradients = dict(zip(self.inputs, dinputs))
+        dinputs = dict(zip(self.differentiated, self.backward(layout(self.dy), tape)))
+        gradients = {name: sum(dinputs[given] for given in self.names_of(x)) for name, x in self.inputs.items()}
         gradients.update({name: p.grad - before[name] for name, p in self.parameters.items()})
         return gradients
 
@@ -158,9 +171,9 @@ class Slope:
         return best
 
 
-def argument_names(layer, args):
+def argument_names(forward, args):
     """The names that forward gives to its positional arguments."""
-    parameters = [p for p in inspect.signature(layer.forward).parameters.values() if p.name != "tape"]
+    parameters = [p for p in inspect.signature(forward).parameters.values() if p.name != "tape"]
     names = [p.name for p in parameters if p.kind != p.VAR_POSITIONAL][:len(args)]
     return names + [f"input {i}" for i in range(len(names), len(args))]
 
@@ -169,11 +182,11 @@ def is_float(value):
     return isinstance(value, np.ndarray) and value.dtype.kind == "f"
 
 
-def own(value):
-    """A copy, in float64 where it is a float array."""
-    if not isinstance(value, np.ndarray):
-        return value
-    return np.array(value, np.float64 if is_float(value) else value.dtype, order="C")
+def own_copies(values):
+    """Copies of the arrays among values, in float64 where they are floats; one that is there twice is copied once."""
+    copies = {id(value): np.array(value, np.float64 if is_float(value) else value.dtype, order="C")
+              for value in values if isinstance(value, np.ndarray)}
+    return [copies.get(id(value), value) for value in values]
 
 
 def in_scattered_memory(x):

@@ -56,11 +56,11 @@ def check_output(probe):
 
 
 def check_gradient_arrays(probe, gradients):
-    inputs = list(probe.inputs)
+    inputs = probe.differentiated
     if len(gradients) != len(inputs):
         raise GradientError(f"{probe.name}.backward returns {len(gradients)} gradients for {len(inputs)} float inputs"
                             + (f" ({', '.join(inputs)})" if inputs else ""))
-    named = [(f"{probe.name}.backward returns, for {name},", gradient, probe.inputs[name])
+    named = [(f"{probe.name}.backward returns, for {name},", gradient, probe.given[name])
              for name, gradient in zip(inputs, gradients)]
     named += [(f"{probe.name}.backward leaves in {name}.grad", p.grad, p.data)
               for name, p in probe.parameters.items()]
