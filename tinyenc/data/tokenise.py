@@ -43,4 +43,5 @@ def tokenise(text):
         raise TypeError(f"text must be a str, not {type(text).__name__}")
     text = INVISIBLE.sub("", text)
     text = unicodedata.normalize("NFKC", text).lower().replace("\u2019", "'")
-    return token_pattern().findall(unicodedata.normalize("NFKC", text))
+    text = unicodedata.normalize("NFKC", text)  # again: some accents join the small letter only
+    return token_pattern().findall(text)
