@@ -1,0 +1,139 @@
+"""A model from its folder, and back."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+from ..data.files import DataError, write_atomically
+from ..encoder import Encoder
+from .bert import BERT, ELECTRA, ROBERTA
+from .config import Config, read_object
+from .distilbert import DISTILBERT
+from .head import MaskedTokenHead
+from .names import check_shapes, find_places, find_prefix, match, put, take
+from .tensors import FILE, INDEX, open_tensors, write_tensors
+
+FAMILIES = {
+    "bert": BERT,
+    "roberta": ROBERTA,
+    "xlm-roberta": ROBERTA,
+    "camembert": ROBERTA,
+    "electra": ELECTRA,
+    "distilbert": DISTILBERT,
+}
+
+
+class Pretrained(NamedTuple):
+    """A model as its folder has it.
+
+    encoder: an Encoder of ordinary layers, to use, train or build on. head: its MaskedTokenHead, or None where the
+    folder has none. config: config.json as it stands. prefix: what stands before the names of the encoder's
+    tensors. others: the names of the tensors that have no place here (poolers, heads of other tasks); `save` copies
+    them. folder: where all this was.
+    """
+
+    encoder: Encoder
+    head: MaskedTokenHead | None
+    config: dict
+    prefix: str
+    others: list
+    folder: Path
+
+
+def load(folder):
+    """The model in a Hugging Face folder (config.json and model.safetensors), a Pretrained.
+
+    BERT, MiniLM, RoBERTa, XLM-RoBERTa, ELECTRA, DistilBERT and ModernBERT; everything follows the config. Weights
+    become float32. DataError, one line that names the file: it cannot be read, is cut off or is a pickle; an
+    architecture or activation that is not known; tensors missing or of other shapes, all of them named.
+    """
+    folder = Path(folder)
+    own, family = read_config(folder)
+    config = own.renamed(family.keys)
+    tensors = open_tensors(folder)
+    prefix = find_prefix(tensors.shapes, family.table, folder)
+    common, others = match(tensors.shapes, prefix, family.aliases)
+
+    encoder = build_encoder(family, config, common)
+    places = find_places(encoder, family.stems(len(encoder.layers)))
+    head = None
+    if family.head_mark in common:
+        config.require("tie_word_embeddings", True)
+        head = family.build_head(config, encoder)
+        places |= find_places(head, family.head)
+
+    check_shapes(places, {name: turned(original, tensors.shapes[original]) for name, original in common.items()}, folder)
+    tensors.check_floats([common[name] for name in places])
+    for name, where in places.items():
+        put(turned(common[name], tensors.read(common[name])), where)
+    others += [original for name, original in common.items() if name not in places]
+    return Pretrained(encoder, head, own.values, prefix, others, folder)
+
+
+def turned(name, tensor):
+    """A tensor, or its shape, as most files have it: a "kernel" is the transpose of a "weight"."""
+    if not name.endswith(".kernel"):
+        return tensor
+    return tensor[::-1] if isinstance(tensor, tuple) else tensor.T
+
+
+def read_config(folder):
+    """The Config of a folder, and its Family. DataError where the architecture is not one of FAMILIES."""
+    path = Path(folder) / "config.json"
+    config = Config(read_object(path), path)
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        config.fail(f"model_type is {json.dumps(kind)[:60]}, not one of {', '.join(FAMILIES)}")
+    return config, FAMILIES[kind]
+
+
+def build_encoder(family, config, names):
+    """The encoder of a config, with what is wrong in it as a DataError. names: of the tensors that will fill it."""
+    n_layers = len({name.removeprefix(family.layers).split(".")[0] for name in names if name.startswith(family.layers)})
+    if config.size("num_hidden_layers") > n_layers:
+        config.fail(f"{config.get('num_hidden_layers')} layers, where the file of the weights has {n_layers}")
+    try:
+        return family.build(config)
+    except DataError:
+        raise
+    except (ValueError, IndexError) as error:
+        config.fail(error)
+    except MemoryError:
+        config.fail("its sizes ask for more memory than there is")
+
+
+def save(folder, model):
+    """Write a Pretrained to a folder, which transformers loads as well: weights, config, and the tokenizer's files
+    from the folder it was loaded from.
+
+    A new folder appears whole or not at all. In one that exists each file is replaced whole, the weights last.
+    """
+    folder = Path(folder)
+    if folder.exists():
+        write_files(folder, model)
+        return
+    beside = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir(parents=True)
+    write_files(beside, model)
+    beside.rename(folder)
+
+
+def write_files(folder, model):
+    """Write every file of a model into a folder."""
+    family = FAMILIES[model.config["model_type"]]
+    places = find_places(model.encoder, family.stems(len(model.encoder.layers)))
+    tensors = {model.prefix + name: take(where) for name, where in places.items()}
+    if model.head:
+        tensors |= {name: take(where) for name, where in find_places(model.head, family.head).items()}
+    if model.others:
+        source = open_tensors(model.folder)
+        tensors |= {name: source.read(name) for name in model.others}
+
+    for path in sorted(model.folder.glob("*")):
+        if path.suffix in (".json", ".txt") and path.name not in ("config.json", "modules.json", INDEX):
+            write_atomically(folder / path.name, path.read_bytes())
+    config = model.config | {"dtype": "float32"}
+    write_atomically(folder / "config.json", (json.dumps(config, indent=2) + "\n").encode())
+    write_tensors(folder / FILE, tensors)
