@@ -7,7 +7,7 @@ import numpy as np
 from .backend import on_host
 from .parallel import rowwise, run_each
 
-CHUNK = 1 << 18  # entries drawn from one generator; fixed, so that the mask depends on the seed alone
+CHUNK = 1 << 18  # entries drawn by one thread at a time; divisible by 4
 
 
 class KeepMask:
@@ -43,13 +43,38 @@ def keep_scaled(x, kept, gain):
 def draw(shape, p, seed):
     """A boolean array, True with probability 1 - p."""
     kept = np.empty(math.prod(shape), bool)
-    threshold = min(round(p * 65536), 65535)
-
-    def task(start):
-        part = kept[start:start + CHUNK]
-        generator = np.random.Generator(np.random.SFC64([seed, start // CHUNK]))
-        words = generator.integers(0, 2**64, -(-part.size // 4), dtype=np.uint64)  # four 16-bit draws in each
-        np.greater_equal(words.view(np.uint16)[:part.size], threshold, out=part)
-
-    run_each(task, range(0, kept.size, CHUNK))
+    run_each(lambda start: draw_runs(kept[None, start:start + CHUNK], [start], p, seed), range(0, kept.size, CHUNK))
     return kept.reshape(shape)
+
+
+def draw_runs(kept, starts, p, seed):
+    """Fill each row of kept (R, n) with what `draw` draws at places start ... start + n of the flattened array."""
+    threshold = min(round(p * 65536), 65535)
+    bits = np.random.PCG64DXSM(seed)
+    here = 0
+    for row, start in zip(kept, starts):
+        word, skip = divmod(start, 4)  # four 16-bit draws in each word
+        words = bits.advance(word - here).random_raw(-(-(skip + row.size) // 4))
+        here = word + words.size
+        np.greater_equal(words.view(np.uint16)[skip:skip + row.size], threshold, out=row)
+
+
+class BlockKeepMask:
+    """The KeepMask of an array (B, H, T, S) that is never there as a whole, drawn block by block."""
+
+    def __init__(self, p, seed, shape):
+        self.p = p
+        self.seed = seed
+        self.shape = shape
+
+    def block(self, queries, keys):
+        """(B, H, t, s): which entries of a block, given by two slices, are kept."""
+        b, h, t, s = self.shape
+        n_queries, n_keys = queries.stop - queries.start, keys.stop - keys.start
+        kept = np.empty((b, h, n_queries, n_keys), bool)
+        starts = np.arange(b * h)[:, None] * t + np.arange(queries.start, queries.stop)
+        starts = starts.ravel() * s + keys.start
+        if n_keys == s:  # the rows of a head follow one another: one run
+            starts = starts[::n_queries]
+        draw_runs(kept.reshape(starts.size, -1), starts.tolist(), self.p, self.seed)
+        return kept

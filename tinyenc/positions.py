@@ -12,6 +12,7 @@ import numpy as np
 
 from . import init
 from .backend import array_module, like, wide
+from .distance import RelativeBias, distances
 from .layer import Layer, Parameter
 from .tape import NO_TAPE
 
@@ -20,7 +21,7 @@ class Positions(Layer):
     """The three hooks, each doing nothing."""
 
     max_len = math.inf  # the longest sequence it can place
-    in_attention = False  # whether `turn` or `bias` says anything
+    compares_places = False  # whether it works within one sequence only, not in cross-attention
 
     def check(self, n_heads, head_width, core):
         """Raise ValueError unless it works with such heads and this attention core. Called at construction."""
@@ -105,7 +106,7 @@ class Rotary(Positions):
     same up to the order of the columns of w_q and w_k).
     """
 
-    in_attention = True
+    compares_places = True
 
     def __init__(self, base=10000.0):
         if base <= 1:
@@ -150,7 +151,7 @@ class ALiBi(Positions):
     power, then every other one of its double. Nothing is learnt.
     """
 
-    in_attention = True
+    compares_places = True
 
     def __init__(self, n_heads):
         self.n_heads = n_heads
@@ -160,7 +161,7 @@ class ALiBi(Positions):
 
     def bias(self, n_tokens, q, tape=NO_TAPE):
         slopes = np.array(alibi_slopes(self.n_heads))[:, None]
-        return RelativeBias(like((-slopes * abs(distances(n_tokens))).astype(wide(q.dtype)), q))
+        return RelativeBias(like((-slopes * abs(distances(n_tokens, n_tokens))).astype(wide(q.dtype)), q))
 
 
 def alibi_slopes(n_heads):
@@ -178,7 +179,7 @@ class T5Buckets(Positions):
     an encoder share the table.
     """
 
-    in_attention = True
+    compares_places = True
 
     def __init__(self, n_heads, n_buckets=32, max_distance=128, both_sides=True, rng=None):
         exact = n_buckets // (4 if both_sides else 2)
@@ -193,7 +194,7 @@ class T5Buckets(Positions):
         check_bias("T5Buckets", self.weight.shape[1], n_heads, core)
 
     def bias(self, n_tokens, q, tape=NO_TAPE):
-        bucket = like(self.bucket(distances(n_tokens)), q)
+        bucket = like(self.bucket(distances(n_tokens, n_tokens)), q)
         bias = RelativeBias(self.weight.data.astype(wide(q.dtype), copy=False)[bucket].T, learnt=True)
         tape.push(self, bucket, bias)
         return bias
@@ -215,59 +216,6 @@ class T5Buckets(Positions):
         exact = n // 2
         grown = np.log(np.maximum(away, exact) / exact) / math.log(self.max_distance / exact) * (n - exact)
         return side + np.where(away < exact, away, np.minimum(exact + grown.astype(int), n - 1))
-
-
-class RelativeBias:
-    """What is added to a score by how far the key stands from the query: bias[h, i, j] = diagonals[h, j - i + T - 1].
-
-    diagonals: (H, 2T - 1). `values` shows them as (H, T, T), which takes no memory. grad is None where nothing is
-    learnt; else it is like diagonals, and the backward of attention adds to it.
-    """
-
-    def __init__(self, diagonals, learnt=False):
-        self.diagonals = diagonals
-        self.grad = array_module(diagonals).zeros_like(diagonals) if learnt else None
-
-    @property
-    def learnt(self):
-        return self.grad is not None
-
-    @property
-    def n_tokens(self):
-        return (self.diagonals.shape[1] + 1) // 2
-
-    @property
-    def values(self):
-        """(H, T, T), a read-only view."""
-        windows = array_module(self.diagonals).lib.stride_tricks.sliding_window_view(
-            self.diagonals, self.n_tokens, axis=1)
-        return windows[:, ::-1]
-
-    def part(self, heads, n_tokens):
-        """The bias of some of the heads (a slice) in a shorter sequence, with a gradient of its own."""
-        return RelativeBias(self._diagonals_of(self.diagonals, heads, n_tokens), self.learnt)
-
-    def add_part(self, part, heads):
-        """Add the gradient of a part to this one's."""
-        self._diagonals_of(self.grad, heads, part.n_tokens)[...] += part.grad
-
-    def _diagonals_of(self, array, heads, n_tokens):
-        cut = self.n_tokens - n_tokens
-        return array[heads, cut:array.shape[1] - cut]
-
-    def add_grad(self, dscores, first_query=0, first_key=0):
-        """Add dscores (B, H, t, s), a block of the gradient of the scores, along its diagonals."""
-        _, h, t, s = dscores.shape
-        sheared = array_module(dscores).zeros((h, t, s + t), self.grad.dtype)
-        dscores.sum(axis=0, out=sheared[:, ::-1, :s])
-        sheared = sheared.reshape(h, -1)[:, :t * (s + t - 1)].reshape(h, t, s + t - 1)  # rows one shorter: they slide
-        first = first_key - (first_query + t - 1) + self.n_tokens - 1
-        self.grad[:, first:first + s + t - 1] += sheared.sum(axis=1)
-
-
-def distances(n_tokens):
-    """key - query for each diagonal of (T, T): -(T - 1) ... T - 1."""
-    return np.arange(1 - n_tokens, n_tokens)
 
 
 def check_bias(name, bias_heads, n_heads, core):

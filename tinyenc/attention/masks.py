@@ -1,12 +1,14 @@
 """Attention masks: one contract.
 
 A mask is boolean, True keeps, and broadcasts to (batch, heads, queries, keys). The functions here make masks of
-that shape; `&` joins them. A query that may see nothing gets exact zeros and sends back exact zeros.
+that shape; `&` joins them. A query that may see nothing gets exact zeros and sends back exact zeros. Those that
+depend on the distance alone are read-only views of T + S - 1 booleans.
 """
 
 import numpy as np
 
 from ..backend import array_module
+from ..distance import by_distance, distances
 
 
 def padding_mask(lengths_or_tokens, n_keys=None):
@@ -27,7 +29,7 @@ def padding_mask(lengths_or_tokens, n_keys=None):
 def causal_mask(n_queries, n_keys=None):
     """Keep the keys up to the query: (1, 1, T, S). With more keys than queries, the last query sees all."""
     n_keys = n_queries if n_keys is None else n_keys
-    return np.tri(n_queries, n_keys, n_keys - n_queries, dtype=bool)[None, None]
+    return by_distance(distances(n_queries, n_keys) <= n_keys - n_queries, n_queries, n_keys)[None, None]
 
 
 def window_mask(n_queries, width, n_keys=None):
@@ -35,7 +37,7 @@ def window_mask(n_queries, width, n_keys=None):
     if width < 1:
         raise ValueError(f"the window width must be at least 1, got {width}")
     n_keys = n_queries if n_keys is None else n_keys
-    return (abs(np.arange(n_queries)[:, None] - np.arange(n_keys)) <= width)[None, None]
+    return by_distance(abs(distances(n_queries, n_keys)) <= width, n_queries, n_keys)[None, None]
 
 
 def as_mask(mask):

@@ -60,9 +60,10 @@ class MultiHeadAttention(Layer):
 
     def places(self, query, memory, mask):
         """The place of each query, and the length of the longest sequence."""
-        if memory is not query and self.positions.in_attention:
-            raise ValueError(f"{type(self.positions).__name__} compares places in one sequence, and has no meaning "
-                             "in cross-attention")
+        for part in (self.positions, self.attend.core):
+            if memory is not query and getattr(part, "compares_places", False):
+                raise ValueError(f"{type(part).__name__} compares places in one sequence, and has no meaning in "
+                                 "cross-attention")
         if isinstance(mask, Packing):
             return mask.positions, mask.longest
         return np.arange(query.shape[1]), query.shape[1]
