@@ -71,7 +71,7 @@ class Check:
 
     def row(self, name, gradient):
         largest = abs(gradient).max(initial=0)
-        visible = self.probe.rounding / (FAR * self.probe.step(name)) / self.tol  # smaller ones drown in rounding
+        visible = 1e-300 + self.probe.rounding / (FAR * self.probe.step(name)) / self.tol  # less drowns in rounding
         worst = Row(name, gradient.shape, 0.0, 0.0, 0.0, "", 0, True)
         kinks = 0
         for slope in self.slopes(name):

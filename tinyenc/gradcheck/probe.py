@@ -46,7 +46,7 @@ class Probe:
 
     @cached_property
     def y(self):
-        return self.forward()
+        return copy.copy(self.forward())  # an identity returns its input, which the differences move
 
     @cached_property
     def rounding(self):
@@ -106,7 +106,7 @@ class Probe:
         kept = array.copy()
         array += t * direction
         try:
-            return self.forward()
+            return copy.copy(self.forward())
         finally:
             array[...] = kept
 

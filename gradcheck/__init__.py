@@ -1,0 +1,1 @@
+"""Finite-difference checks of every layer: `pytest gradcheck`."""
