@@ -1,15 +1,13 @@
-"""Training: one step in five lines, many steps as a loop, and `fit` for everyday use.
+"""Training, a step at a time: the loop is yours. For everyday use there is `fit`.
 
     for step in train(model, loss, batches, optimizer, n_epochs=3):
-        ...  # evaluate, save, stop: the loop is yours
+        ...  # evaluate, save, stop
 
 A batch has `ids`, `mask` and `labels`, as `data.Batches` makes them; a model is called as `model.forward(ids, mask,
 tape)`. All randomness of step t comes from the seed and t, so a run that goes on from a saved state draws what it
 would have drawn.
 """
 
-import contextlib
-import json
 import math
 from typing import NamedTuple
 
@@ -108,56 +106,3 @@ def evaluate(model, loss, batches):
         right += int(((logits.argmax(axis=-1) == batch.labels) & (batch.labels != loss.ignore)).sum())
         n_targets += count
     return {"loss": total / max(1, n_targets), "accuracy": right / max(1, n_targets), "n_targets": n_targets}
-
-
-def fit(model, loss, batches, optimizer, n_epochs, valid=None, patience=None, seed=0, max_norm=1.0, accumulate=1,
-        log=None, progress=True):
-    """Train for n_epochs with a progress bar; returns a list of dictionaries, one an epoch.
-
-    valid: batches to evaluate after each epoch; the weights of the epoch with the best accuracy (the lowest loss
-    among equals) are the model's at the end. patience: stop after so many epochs without a better one.
-    log: a file to which a JSON line is added for each step and epoch.
-    """
-    if patience is not None and valid is None:
-        raise ValueError(f"patience {patience} needs batches to validate on")
-    from tqdm import tqdm
-
-    rows, best, kept = [], None, None
-    with contextlib.ExitStack() as stack:
-        file = stack.enter_context(open(log, "a", encoding="utf-8")) if log else None
-        bar = stack.enter_context(tqdm(total=math.ceil(len(batches) / accumulate), disable=not progress, unit="step"))
-        while batches.epoch < n_epochs:
-            epoch = batches.epoch
-            bar.reset()
-            bar.set_description(f"epoch {epoch + 1}/{n_epochs}")
-            steps = []
-            for step in train(model, loss, batches, optimizer, epoch + 1, seed, max_norm, accumulate):
-                steps.append(step)
-                bar.update()
-                if len(steps) % 10 == 1:
-                    bar.set_postfix(loss=f"{float(step.loss):.4f}", refresh=False)
-                write(file, step=step.number, epoch=epoch + 1, loss=step.loss, lr=step.lr, norm=step.norm)
-            n_targets = sum(s.n_targets for s in steps)
-            row = {"epoch": epoch + 1, "loss": sum(float(s.loss) * s.n_targets for s in steps) / max(1, n_targets),
-                   "skipped": sum(s.skipped for s in steps)}
-            if valid is not None:
-                row |= {f"valid_{name}": value for name, value in evaluate(model, loss, valid).items()}
-                score = row["valid_accuracy"], -row["valid_loss"]
-                if best is None or score > best[0]:
-                    best, kept = (score, epoch), model.state_dict()
-            rows.append(row)
-            write(file, **row)
-            if patience is not None and epoch - best[1] >= patience:
-                break
-    if kept is not None:
-        model.load_state_dict(kept)
-    return rows
-
-
-def write(file, **row):
-    """Add a row of numbers to a JSON lines file, if there is one; null stands for what is not finite."""
-    if file:
-        row = {name: value if isinstance(value, int) else float(value) for name, value in row.items()}
-        row = {name: value if math.isfinite(value) else None for name, value in row.items()}
-        file.write(json.dumps(row) + "\n")
-        file.flush()

@@ -1,0 +1,97 @@
+"""A run on disk: model, optimiser, place in the data and whatever else it takes to go on, in one safetensors file.
+
+One file, because a file can be replaced in one motion: at every moment the path holds a whole checkpoint, the old
+one or the new one. It holds plain arrays and JSON, so reading it executes nothing; arrays come from the CPU, so one
+written from the GPU is read without CuPy. Needs the extra "checkpoint" (safetensors).
+"""
+
+import json
+from typing import NamedTuple
+
+import numpy as np
+
+from .data.files import write_atomically
+
+PARTS = ("model", "optimizer", "best")
+TRAINING = ("optimizer", "batches", "seed")  # what a run needs, all of it, to go on as if it had not stopped
+
+
+class CheckpointError(ValueError):
+    """A file is not a checkpoint that fits; the message begins with its name."""
+
+
+class Checkpoint(NamedTuple):
+    """What `save` was given. model, optimizer and best are state dicts; None stands for what was not saved."""
+
+    path: str
+    model: dict
+    optimizer: dict | None
+    best: dict | None
+    batches: dict | None
+    seed: int | None
+    info: dict
+
+    def restore(self, model, optimizer=None, batches=None):
+        """Put the states back; CheckpointError names what is missing or does not fit, and then nothing was changed."""
+        if optimizer is not None or batches is not None:
+            missing = [name for name in TRAINING if getattr(self, name) is None]
+            if missing:
+                raise CheckpointError(f"{self.path}: cannot go on from it, it lacks {', '.join(missing)}")
+        targets = [("model", model), ("optimizer", optimizer), ("batches", batches)]
+        targets = [(name, target, target.state_dict()) for name, target in targets if target is not None]
+        try:
+            for name, target, _ in targets:
+                target.load_state_dict(getattr(self, name))
+        except ValueError as error:
+            for _, target, before in targets:
+                target.load_state_dict(before)
+            raise CheckpointError(f"{self.path}: {error}") from None
+
+
+def save(path, model, optimizer=None, batches=None, seed=None, best=None, info=None):
+    """Write a checkpoint to path, whole or not at all.
+
+    To go on training from it, give the optimiser, the batches and the seed of the run. best: a state dict to keep
+    beside the model's. info: anything that JSON can hold (the configuration, the vocabulary, ...).
+    """
+    safetensors = _safetensors()
+    states = {"model": model.state_dict(), "optimizer": optimizer.state_dict() if optimizer else None, "best": best}
+    tensors = {f"{part}/{name}": np.ascontiguousarray(array)
+               for part, state in states.items() if state is not None for name, array in state.items()}
+    plain = {"parts": [part for part in PARTS if states[part] is not None],
+             "batches": batches.state_dict() if batches else None, "seed": seed, "info": info or {}}
+    write_atomically(path, safetensors.numpy.save(tensors, metadata={"tinyenc": json.dumps(plain)}))
+
+
+def load(path):
+    """Read a checkpoint; CheckpointError where the file cannot be read, is not whole, or is something else."""
+    safetensors = _safetensors()
+    try:
+        with safetensors.safe_open(path, framework="np") as file:
+            plain = json.loads((file.metadata() or {})["tinyenc"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
+        parts, batches, seed, info = (plain[name] for name in ("parts", "batches", "seed", "info"))
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except KeyError as error:
+        raise CheckpointError(f"{path}: not a tinyenc checkpoint, it has no {error}") from None
+    except (safetensors.SafetensorError, ValueError, TypeError) as error:
+        raise CheckpointError(f"{path}: not a checkpoint, or damaged: {error}") from None
+    states = {part: {} if part in parts else None for part in PARTS}
+    for name, array in tensors.items():
+        part, _, rest = name.partition("/")
+        if states.get(part) is None:
+            raise CheckpointError(f"{path}: unexpected entry {name}")
+        states[part][rest] = array
+    if states["model"] is None:
+        raise CheckpointError(f"{path}: it has no model")
+    return Checkpoint(str(path), states["model"], states["optimizer"], states["best"], batches, seed, info)
+
+
+def _safetensors():
+    try:
+        import safetensors
+        import safetensors.numpy
+    except ImportError:
+        raise RuntimeError('checkpoints need the safetensors library: pip install "tinyenc[checkpoint]"') from None
+    return safetensors
