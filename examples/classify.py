@@ -63,7 +63,8 @@ def main():
     checkpoint.save(SAVED, model, info={"tokens": vocab.tokens[len(SPECIALS):]})
 
     for row in rows:
-        print("epoch {epoch}  loss {loss:.3f}  valid loss {valid_loss:.3f}  accuracy {valid_accuracy:.1%}".format(**row))
+        print(f"epoch {row['epoch']}  loss {row['loss']:.3f}  valid: loss {row['valid_loss']:.3f}  "
+              f"accuracy {row['valid_accuracy']:.1%}")
     for name, what in (("bag of words", bag), ("encoder", model)):
         print(f"test accuracy, {name}: {evaluate(what, loss, test)['accuracy']:.1%}")
 

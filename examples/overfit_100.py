@@ -67,7 +67,7 @@ def main():
     right = round(end["accuracy"] * len(rows))
     learnt = right == len(rows) and end["loss"] < LOSS_WANTED
     if not learnt:
-        print(f"\nNot learnt: the loss should be below {LOSS_WANTED}, with every sentence right. Look at, in this order:")
+        print(f"\nNot learnt: the loss should be below {LOSS_WANTED}, with every sentence right. Look at, in order:")
         for n, finding in enumerate(diagnose(model, loss, next(iter(in_order)), steps, examples), start=1):
             print(f"{n}. {finding}")
     print(f"loss {end['loss']:.4f}  accuracy {right}/{len(rows)}  {seconds:.1f} s")

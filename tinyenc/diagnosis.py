@@ -84,7 +84,10 @@ def _rate(steps):
     peak = max(step.lr for step in steps)
     told = (f"peak {peak:g}: the loss went from {first:.3f} to {last:.3f} in {len(steps)} steps, with its lowest at "
             f"{min(losses):.3f}; {clipped} gradients were longer than 1")
-    wrong = (f"{told}. It rose: a lower rate, or a longer warm-up" if last > 1.2 * first else
-             f"{told}. It still fell by {1 - last / before:.0%} in the last quarter: more steps" if last < 0.9 * before else
-             f"{told}. It stood still: a higher rate, or a lower one where it jumps; or a larger model")
-    return _finding("learning rate", wrong, "")
+    if last > 1.2 * first:
+        advice = "It rose: a lower rate, or a longer warm-up"
+    elif last < 0.9 * before:
+        advice = f"It still fell by {1 - last / before:.0%} in the last quarter: more steps"
+    else:
+        advice = "It stood still: a higher rate, or a lower one where it jumps; or a larger model"
+    return _finding("learning rate", f"{told}. {advice}", "")

@@ -59,4 +59,4 @@ def check_targets(targets, logits_shape, ignore):
         raise ValueError(f"targets of shape {targets.shape} do not fit logits of shape {tuple(logits_shape)}")
     wrong = targets[(targets != ignore) & ((targets < 0) | (targets >= n_classes))]
     if wrong.size:
-        raise IndexError(f"target {int(wrong.flat[0])} is outside the {n_classes} classes (and not {ignore}, to ignore)")
+        raise IndexError(f"target {int(wrong.flat[0])} is not one of {n_classes} classes, nor {ignore}, to ignore")

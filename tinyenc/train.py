@@ -11,7 +11,6 @@ would have drawn.
 import math
 from typing import NamedTuple
 
-
 from .backend import to_host
 from .tape import Tape
 
@@ -60,8 +59,9 @@ def train_step(model, loss, window, optimizer, seed=0, max_norm=1.0):
     finally:
         model.zero_grad()
     if not math.isfinite(norm) and not math.isfinite(float(mean)):
-        raise FloatingPointError(f"the loss is {float(mean)} at step {optimizer.n_steps + 1}, where the next rate is "
-                                 f"{optimizer.schedule(optimizer.n_steps + 1):g}; the weights are those of the step before")
+        step = optimizer.n_steps + 1
+        raise FloatingPointError(f"the loss is {float(mean)} at step {step}, whose learning rate is "
+                                 f"{optimizer.schedule(step):g}; the weights are as they were before it")
     return mean, norm, n_targets
 
 
@@ -98,7 +98,7 @@ def predict(model, batches):
 
 
 def evaluate(model, loss, batches):
-    """{"loss", "accuracy", "n_targets"} over one pass, as Python numbers; targets that the loss ignores do not count."""
+    """{"loss", "accuracy", "n_targets"} over one pass, as Python numbers; ignored targets do not count."""
     total, right, n_targets = 0.0, 0, 0
     for batch, logits in predict(model, batches):
         count = loss.count(batch.labels)
