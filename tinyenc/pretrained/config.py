@@ -15,40 +15,42 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": GELUTanh,
     "relu": ReLU,
 }
-LARGEST = 10**8  # no size in a config is larger: a hostile one must not ask for all memory
+LARGEST = 10**8
 
 
 class Config:
     """The entries of a config.json, each asked for with what it must be; DataError names the file, key and value.
 
     A key that is missing takes the default; without one it is an error. Where families use different keys for
-    the same thing, `renamed` gives a config that answers to the common ones.
+    the same thing, `renamed` gives a config that answers to the common ones. largest: no size may exceed it, so that
+    a hostile config cannot ask for all memory.
     """
 
-    def __init__(self, values, path="config.json"):
+    def __init__(self, values, path="config.json", largest=LARGEST):
         self.values = values
         self.path = path
+        self.largest = largest
 
     def renamed(self, keys):
         """The same entries, those of `keys` (common: own) under their common names too."""
         own = {common: self.values[key] for common, key in keys.items() if key in self.values}
-        return Config(self.values | own, self.path)
+        return Config(self.values | own, self.path, self.largest)
 
     def get(self, key, default=None):
         """The entry as it stands."""
         return self.values.get(key, default)
 
     def size(self, key, default=None):
-        """A whole number from 1 up."""
-        return self._checked(key, default, "a whole number from 1 up",
-                             lambda v: type(v) is int and 1 <= v <= LARGEST)
+        """A whole number from 1 to `largest`."""
+        return self._checked(key, default, f"a whole number from 1 to {self.largest}",
+                             lambda v: type(v) is int and 1 <= v <= self.largest)
 
     def index(self, key, default=None):
-        """A whole number from 0 up, or None, which is also what a missing key gives."""
+        """A whole number from 0 up, or None, which is also what a missing key gives without a default."""
         value = self.values.get(key, default)
         if value is None:
             return None
-        return self._checked(key, default, "a whole number from 0 up", lambda v: type(v) is int and 0 <= v <= LARGEST)
+        return self._checked(key, default, "a whole number", lambda v: type(v) is int and 0 <= v <= LARGEST)
 
     def positive(self, key, default=None):
         """A number above 0."""

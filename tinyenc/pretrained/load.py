@@ -50,11 +50,12 @@ def load(folder):
     """
     folder = Path(folder)
     own, family = read_config(folder)
-    config = own.renamed(family.keys)
     tensors = open_tensors(folder)
     prefix = find_prefix(tensors.shapes, family.table, folder)
     common, others = match(tensors.shapes, prefix, family.aliases)
 
+    longest = max(max(shape, default=0) for shape in tensors.shapes.values())  # a size longer than that cannot fit
+    config = Config(own.values, own.path, longest).renamed(family.keys)
     encoder = build_encoder(family, config, common)
     places = find_places(encoder, family.stems(len(encoder.layers)))
     head = None
@@ -63,7 +64,8 @@ def load(folder):
         head = family.build_head(config, encoder)
         places |= find_places(head, family.head)
 
-    check_shapes(places, {name: turned(original, tensors.shapes[original]) for name, original in common.items()}, folder)
+    shapes = {name: turned(original, tensors.shapes[original]) for name, original in common.items()}
+    check_shapes(places, shapes, folder)
     tensors.check_floats([common[name] for name in places])
     for name, where in places.items():
         put(turned(common[name], tensors.read(common[name])), where)
