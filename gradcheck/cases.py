@@ -38,18 +38,19 @@ class Case(NamedTuple):
     layer: Layer
     inputs: tuple
     mask: object
+    named: dict | None
     seed: int | None
 
     def check(self):
-        return check_gradients(self.layer, *self.inputs, mask=self.mask, seed=self.seed)
+        return check_gradients(self.layer, *self.inputs, mask=self.mask, named=self.named, seed=self.seed)
 
     def checker(self):
-        return checker(self.layer, *self.inputs, mask=self.mask, seed=self.seed)
+        return checker(self.layer, *self.inputs, mask=self.mask, named=self.named, seed=self.seed)
 
 
-def case(name, layer, *inputs, mask=None, seed=None):
-    """A Case; with a seed, dropout is on, the same entries being dropped in every run."""
-    return Case(name, layer, inputs, mask, seed)
+def case(name, layer, *inputs, mask=None, named=None, seed=None):
+    """A Case. named: what forward takes by name only; seed: with one, dropout is on, the same in every run."""
+    return Case(name, layer, inputs, mask, named, seed)
 
 
 def checks(cases):

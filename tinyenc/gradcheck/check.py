@@ -8,12 +8,12 @@ from .probe import Probe
 from .structure import GradientError
 
 
-def check_gradients(layer, *inputs, mask=None, seed=None, tol=1e-7, rng=0):
+def check_gradients(layer, *inputs, mask=None, named=None, seed=None, tol=1e-7, rng=0):
     """Raise GradientError unless layer.backward is the derivative of layer.forward; return what was Checked.
 
     inputs: what forward takes before the mask and the tape. Float arrays are differentiated, integer and boolean
-    arrays and other objects are not. mask: passed to forward by name. seed: the tape's, so that dropout is on, with
-    the same entries dropped in every run; None for no dropout.
+    arrays and other objects are not. mask: forward's. named: {name: value} of what else forward takes by name.
+    seed: the tape's, so that dropout is on, with the same entries dropped in every run; None for no dropout.
     tol: the largest error allowed, relative to the largest entry of the gradient.
     rng: an integer; decides the cotangent dy and the values of constant parameters.
 
@@ -23,7 +23,7 @@ def check_gradients(layer, *inputs, mask=None, seed=None, tol=1e-7, rng=0):
     places are counted, and everything is checked once more a little beside them. Layers whose forward and backward
     are each right must be right, too, when they are used twice on one tape, and on inputs scattered in memory.
     """
-    check = checker(layer, *inputs, mask=mask, seed=seed, tol=tol, rng=rng)
+    check = checker(layer, *inputs, mask=mask, named=named, seed=seed, tol=tol, rng=rng)
     try:
         result = check.result()
     except GradientError as error:
@@ -33,8 +33,9 @@ def check_gradients(layer, *inputs, mask=None, seed=None, tol=1e-7, rng=0):
     return result
 
 
-def checker(layer, *inputs, mask=None, seed=None, tol=1e-7, rng=0):
+def checker(layer, *inputs, mask=None, named=None, seed=None, tol=1e-7, rng=0):
     """The Check that check_gradients makes."""
     if "tape" not in inspect.signature(layer.forward).parameters:
         raise TypeError(f"{type(layer).__name__}.forward must take tape=NO_TAPE, as every layer's does")
-    return Check(Probe(layer, inputs, {} if mask is None else {"mask": mask}, seed, rng), tol)
+    named = {**({} if mask is None else {"mask": mask}), **(named or {})}
+    return Check(Probe(layer, inputs, named, seed, rng), tol)

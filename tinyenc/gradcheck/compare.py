@@ -49,20 +49,28 @@ class Check:
 
     def result(self):
         """What was Checked, or None where something is wrong; GradientError where a promise is broken."""
-        check_structure(self.probe)
-        rows = self.rows()
-        if not all(row.right for row in rows) or self.mode_errors():
+        if not self.holds():
             return None
-        kinks = sum(row.kinks for row in rows)
-        error = max((row.error for row in rows), default=0.0)
-        if kinks and self.beside is None:
-            self.beside = self.moved()
-        if kinks:
-            beside = self.beside.rows()
-            if not all(row.right for row in beside):
-                return None
-            error = max(error, *(row.error for row in beside))
-        return Checked(error, len(rows), sum(map(len, self._slopes.values())), kinks)
+        rows = self.rows()
+        beside = self.beside.rows() if self.beside else []
+        return Checked(max((row.error for row in rows + beside), default=0.0), len(rows),
+                       sum(map(len, self._slopes.values())), sum(row.kinks for row in rows))
+
+    def holds(self):
+        """Whether all is right; stops at the first thing that is wrong. GradientError where a promise is broken."""
+        check_structure(self.probe)
+        self.gradients = self.probe.analytic()
+        rows = []
+        for name, gradient in self.gradients.items():
+            rows.append(self.row(name, gradient))
+            if not rows[-1].right:
+                return False
+        if self.mode_errors():
+            return False
+        if any(row.kinks for row in rows):
+            self.beside = self.beside or self.moved()
+            return all(row.right for row in self.beside.rows())
+        return True
 
     def rows(self):
         """A Row for every float input and parameter."""

@@ -1,0 +1,127 @@
+"""Plants faults in every backward, one at a time, and shows that the cases catch each.
+
+`python -m gradcheck.planted_faults` prints every fault that was not caught and, last, `caught N of N`; exit status 1
+where one was missed. Words after the command choose the functions whose name holds one of them.
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+import time
+import warnings
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # one process a core, so one thread a process
+
+import numpy as np  # noqa: E402
+
+from tinyenc import parallel  # noqa: E402
+
+from .completeness import all_cases  # noqa: E402
+from .equivalents import EQUIVALENT  # noqa: E402
+from .mutate import mutants, targets  # noqa: E402
+
+SECONDS = 30  # a fault that makes a case run longer than this is caught, too
+
+
+class Bench:
+    """The cases with their differences, computed once, and which of them run which function."""
+
+    def __init__(self, cases, chosen):
+        self.users = {target.name: [] for target in chosen}
+        names = {target.function.__code__: target.name for target in chosen}
+        timed = []
+        for case in cases:
+            check = case.checker()
+            ran = {names[code] for code in code_run_by(check.probe.analytic) if code in names}
+            if ran:
+                begin = time.perf_counter()
+                if not check.holds():
+                    raise SystemExit(f"{type(case.layer).__name__} [{case.name}] fails without any fault: "
+                                     "pytest gradcheck first")
+                timed.append((time.perf_counter() - begin, case.name, check, ran))
+        for _, name, check, ran in sorted(timed, key=lambda entry: entry[0]):  # quick cases first
+            for function in ran:
+                self.users[function].append((name, check))
+
+    def catches(self, mutant):
+        """The name of the first case that fails with this fault, or None."""
+        function = mutant.target.function
+        right = function.__code__
+        function.__code__ = mutant.code
+        try:
+            return next((name for name, check in self.users[mutant.target.name] if fails(check)), None)
+        finally:
+            function.__code__ = right
+
+
+def fails(check):
+    def too_long(signum, frame):
+        raise TimeoutError
+
+    signal.signal(signal.SIGALRM, too_long)
+    signal.alarm(SECONDS)
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            return not check.holds()
+    except Exception:  # whatever a fault leads to, it shows
+        return True
+    finally:
+        signal.alarm(0)
+
+
+def code_run_by(function):
+    """Every code object that runs in a call of function, on one thread."""
+    codes = set()
+    sys.setprofile(lambda frame, event, arg: codes.add(frame.f_code) if event == "call" else None)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return codes
+
+
+def run(chosen, every=1, processes=None):
+    """(fault, the case that catches it or None) for every fault, or each so many, in the functions chosen."""
+    threads = parallel.get_num_threads()
+    parallel.set_num_threads(1)
+    try:
+        faults = [mutant for target in chosen for mutant in mutants(target)][::every]
+        faults = [mutant for mutant in faults if mutant.name not in EQUIVALENT]
+        bench = Bench(all_cases(), chosen)
+        if processes == 1:
+            return [(mutant.name, bench.catches(mutant)) for mutant in faults]
+        global _work
+        _work = bench, faults  # workers are forks: they find the bench as it is, and nothing is sent to them
+        with multiprocessing.get_context("fork").Pool(processes or os.cpu_count()) as pool:
+            caught = pool.map(_catch, range(len(faults)), chunksize=8)
+        return [(mutant.name, case) for mutant, case in zip(faults, caught)]
+    finally:
+        parallel.set_num_threads(threads)
+
+
+def _catch(index):
+    bench, faults = _work
+    return bench.catches(faults[index])
+
+
+def main(words):
+    begin = time.perf_counter()
+    chosen = [target for target in targets() if not words or any(word in target.name for word in words)]
+    results = run(chosen)
+    survivors = [name for name, case in results if case is None]
+    for name in survivors:
+        print(f"not caught: {name}")
+    planted = {mutant.name for target in chosen for mutant in mutants(target)}
+    stale = [name for name in EQUIVALENT if name not in planted and not words]
+    for name in stale:
+        print(f"equivalents.py names what is no longer there: {name}")
+    print(f"{len(chosen)} functions; {len(planted & set(EQUIVALENT))} faults left out that change no derivative, "
+          "listed with their reasons in gradcheck/equivalents.py")
+    print(f"caught {len(results) - len(survivors)} of {len(results)} in {time.perf_counter() - begin:.0f} s")
+    return 1 if survivors or stale or not results else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
