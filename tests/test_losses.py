@@ -31,7 +31,7 @@ def test_ignored_targets_count_neither_in_the_loss_nor_in_the_smoothing():
 # D02: the sum over targets, for a mean taken over several batches
 def test_count_tells_how_many_targets_the_mean_is_over():
     loss_fn = CrossEntropy(label_smoothing=0.1)
-    assert loss_fn.count(TARGETS) == loss_fn.count(TARGETS.tolist()) == 2
+    assert loss_fn.count(TARGETS) == loss_fn.count(TARGETS.tolist()) == loss_fn.count(tuple(TARGETS)) == 2
     assert float(loss_fn(LOGITS, TARGETS)) * 2 == pytest.approx(1.976484059681086, rel=1e-13)
 
 

@@ -33,6 +33,11 @@ def to_device(array, device):
     return cupy().asarray(array)
 
 
+def as_array(given):
+    """given, or a NumPy array of it where it is a list or a tuple."""
+    return np.asarray(given) if isinstance(given, (list, tuple)) else given
+
+
 def like(array, other):
     """array moved to where other is."""
     return array_module(other).asarray(array) if on_host(array) else array

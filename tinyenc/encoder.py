@@ -7,7 +7,7 @@ import numpy as np
 from .attention.layout import Dense, Packing, Padded
 from .attention.masks import as_mask, check_mask, real_tokens
 from .attention.multi_head import MultiHeadAttention
-from .backend import like, on_host
+from .backend import as_array, like, on_host
 from .layer import Layer
 from .layers.dropout import Dropout
 from .layers.embedding import Embedding, check_ids
@@ -181,7 +181,7 @@ class Encoder(Layer):
 
     def front_door(self, ids, mask):
         """Check ids and mask, before any work; returns the ids, where the weights are, and the layout of the batch."""
-        ids = np.asarray(ids) if isinstance(ids, (list, tuple)) else ids
+        ids = as_array(ids)
         if ids.ndim != 2 or ids.size == 0:
             raise ValueError(f"token ids must be a batch of shape (batch, length), not empty, got shape {ids.shape}")
         check_ids(ids, self.embed.vocab_size)
@@ -205,7 +205,7 @@ class Encoder(Layer):
 
     def check_types(self, types, ids):
         """types, where the ids are; ValueError or IndexError unless each id has one that the embeddings know."""
-        types = np.asarray(types) if isinstance(types, (list, tuple)) else types
+        types = as_array(types)
         if not self.embed.n_types:
             raise ValueError("these embeddings have no types of tokens")
         if types.shape != ids.shape:

@@ -1,8 +1,7 @@
 """Losses: layers whose forward returns one number."""
 
-import numpy as np
 
-from .backend import array_module, like, to_host
+from .backend import array_module, as_array, like
 from .layer import Layer
 from .ops import log_softmax, log_softmax_backward
 from .tape import NO_TAPE
@@ -25,7 +24,7 @@ class CrossEntropy(Layer):
         self.ignore = ignore
 
     def forward(self, logits, targets, tape=NO_TAPE):
-        targets = np.asarray(targets) if isinstance(targets, (list, tuple)) else targets
+        targets = as_array(targets)
         check_targets(targets, logits.shape, self.ignore)
         targets = like(targets, logits)
         counted = (targets != self.ignore)[..., None]  # (..., 1)
@@ -47,7 +46,7 @@ class CrossEntropy(Layer):
 
     def count(self, targets):
         """How many targets count, as an int."""
-        return int((to_host(np.asarray(targets) if isinstance(targets, list) else targets) != self.ignore).sum())
+        return int((as_array(targets) != self.ignore).sum())
 
 
 def check_targets(targets, logits_shape, ignore):

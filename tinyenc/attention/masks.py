@@ -5,9 +5,8 @@ that shape; `&` joins them. A query that may see nothing gets exact zeros and se
 depend on the distance alone are read-only views of T + S - 1 booleans.
 """
 
-import numpy as np
 
-from ..backend import array_module
+from ..backend import array_module, as_array
 from ..distance import by_distance, distances
 
 
@@ -17,7 +16,7 @@ def padding_mask(lengths_or_tokens, n_keys=None):
     lengths_or_tokens: lengths (B,), with n_keys, the padded length (by default the longest); or (B, S), True or 1
     at real tokens, as tokenizers return it.
     """
-    given = lengths_or_tokens if hasattr(lengths_or_tokens, "ndim") else np.asarray(lengths_or_tokens)
+    given = as_array(lengths_or_tokens)
     if given.ndim == 2:
         return as_mask(given)[:, None, None, :]
     if given.ndim != 1:
@@ -46,7 +45,7 @@ def as_mask(mask):
     A float mask is refused because other libraries mean different things by it: 1 to keep, or 0 to keep and a
     large negative number added to the score to hide.
     """
-    mask = np.asarray(mask) if isinstance(mask, (list, tuple)) else mask
+    mask = as_array(mask)
     if mask.dtype == bool:
         return mask
     if mask.dtype.kind not in "iu":
@@ -59,7 +58,7 @@ def as_mask(mask):
 def real_tokens(mask, shape):
     """The booleans (B, T) of a padding mask, which may come as (B, T) or as (B, 1, 1, T)."""
     mask = as_mask(mask)
-    tokens = mask[:, 0, 0] if mask.shape == (shape[0], 1, 1, shape[1]) else mask
+    tokens = mask[:, 0, 0] if mask.shape == (*shape[:1], 1, 1, *shape[1:]) else mask
     if tokens.shape != tuple(shape):
         raise ValueError(f"padding mask of shape {mask.shape} does not fit a batch of shape {tuple(shape)}")
     return tokens

@@ -1,0 +1,141 @@
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+from support import gradients, padded_batch, random, small_classifier
+
+from tinyenc.parallel import get_num_threads, in_blocks, rowwise, run_each, set_num_threads
+
+
+@pytest.fixture(autouse=True)
+def threads_as_before():
+    threads = get_num_threads()
+    yield
+    set_num_threads(threads)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_every_item_is_done_once(threads):
+    set_num_threads(threads)
+    done = []
+    run_each(done.append, range(100))
+    assert sorted(done) == list(range(100))
+    run_each(done.append, [])
+    assert len(done) == 100
+
+
+def test_items_are_done_side_by_side():
+    set_num_threads(2)
+    both = threading.Barrier(2, timeout=10)  # passed only when two threads are inside at once
+    run_each(lambda _: both.wait(), range(2))
+
+
+@pytest.mark.parametrize("bad", [0, 3, 7])
+def test_error_of_any_item_comes_out_and_the_pool_works_on(bad):
+    set_num_threads(3)
+
+    def task(item):
+        time.sleep(0.001)
+        if item == bad:
+            raise ValueError(f"item {item}")
+
+    with pytest.raises(ValueError, match=f"item {bad}"):
+        run_each(task, range(8))
+    done = []
+    run_each(done.append, range(8))
+    assert sorted(done) == list(range(8))
+
+
+def test_task_may_itself_run_tasks():
+    set_num_threads(2)
+    done = []
+    run_each(lambda i: run_each(lambda j: done.append((i, j)), range(5)), range(4))
+    assert sorted(done) == [(i, j) for i in range(4) for j in range(5)]
+
+
+def test_two_threads_of_the_callers_may_use_it_at_once():
+    set_num_threads(2)
+    done = [[], []]
+    callers = [threading.Thread(target=run_each, args=(done[i].append, range(200))) for i in range(2)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(timeout=20)
+    assert [sorted(d) for d in done] == [list(range(200))] * 2
+
+
+@pytest.mark.parametrize("n", [0, -1])
+def test_fewer_than_one_thread_is_refused(n):
+    with pytest.raises(ValueError, match=f"at least 1, got {n}"):
+        set_num_threads(n)
+
+
+@pytest.mark.parametrize(("given", "expected"), [({"TINYENC_NUM_THREADS": "3"}, "3"), ({"OMP_NUM_THREADS": "5"}, "5"),
+                                                 ({"TINYENC_NUM_THREADS": "3", "OMP_NUM_THREADS": "5"}, "3")])
+def test_environment_sets_the_number_of_threads(given, expected):
+    kept = {key: value for key, value in os.environ.items() if not key.endswith("NUM_THREADS")}
+    out = subprocess.run([sys.executable, "-c", "from tinyenc.parallel import get_num_threads as n; print(n())"],
+                         env=kept | given, capture_output=True, text=True, check=True,
+                         cwd=os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    assert out.stdout.strip() == expected
+
+
+# K08, G11: what a run computes does not depend on the machine's number of cores
+def test_loss_and_gradients_have_the_same_bits_for_any_number_of_threads():
+    ids, mask = padded_batch([60, 64, 31, 64], 64)
+    results = []
+    for threads in 1, 2, 3:
+        set_num_threads(threads)
+        results.append(gradients(small_classifier(dropout=0.1, d_ff=512), ids, mask, [0, 1, 2, 1], seed=3))
+    for loss, grads in results[1:]:
+        assert loss == results[0][0]
+        assert all(np.array_equal(grads[name], results[0][1][name]) for name in grads)
+
+
+@rowwise
+def scaled_and_total(x, y, weight, shift=0.0):
+    """A formula with everything rowwise knows: a second array of rows, a whole one, a keyword, two results."""
+    z = x * y * weight + shift
+    return z, z.sum(axis=-1, keepdims=True)
+
+
+@pytest.mark.parametrize("shape", [(5, 6), (700, 130), (7, 100, 130), (3, 11, 20, 130), (1, 40000), (40000, 1), (0, 6)])
+def test_formula_in_blocks_is_the_formula_on_the_whole(shape):
+    x, y, weight = random(*shape), random(*shape, seed=1), random(shape[-1])
+    for actual, expected in zip(scaled_and_total(x, y, weight, shift=0.5),
+                                scaled_and_total.formula(x, y, weight, shift=0.5)):
+        assert actual.shape == expected.shape and actual.dtype == expected.dtype
+        np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("view", [lambda a: a[:, ::2], lambda a: a.T, np.asfortranarray, lambda a: a[::-1]],
+                         ids=["strided", "transposed", "Fortran", "backwards"])
+def test_formula_in_blocks_takes_views(view):
+    x, y = view(random(500, 400)), view(random(500, 400, seed=1))
+    weight = random(x.shape[-1])
+    for actual, expected in zip(scaled_and_total(x, y, weight), scaled_and_total.formula(x, y, weight)):
+        np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_broadcast_argument_is_passed_whole():
+    x = random(700, 130)
+    z, _ = scaled_and_total(x, np.float64(2), random(1, 130))
+    np.testing.assert_allclose(z, x * 2 * random(1, 130), rtol=1e-14)
+
+
+@pytest.mark.parametrize("contiguous", [True, False])
+def test_update_in_blocks_changes_the_arrays_themselves(contiguous):
+    a, b = random(500, 400), random(500, 400, seed=1)
+    if not contiguous:
+        a, b = a[:, ::2], b[:, ::2]
+    expected = a + 2 * b
+
+    def update(x, y):
+        x += 2 * y
+
+    in_blocks(update, a, b)
+    assert np.array_equal(a, expected)
