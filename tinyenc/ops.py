@@ -59,6 +59,21 @@ def normalise_backward(dy, normed, rstd):
     return (dx * rstd).astype(dy.dtype, copy=False)
 
 
+@rowwise
+def rms_normalise(x, eps):
+    """x / sqrt(mean of x^2 + eps) over the last axis, and 1 / sqrt(mean of x^2 + eps)."""
+    wide_x = x.astype(wide(x.dtype), copy=False)  # squares overflow half precision
+    rrms = 1 / np.sqrt((wide_x * wide_x).mean(axis=-1, keepdims=True) + eps)
+    return (x * rrms).astype(x.dtype, copy=False), rrms
+
+
+@rowwise
+def rms_normalise_backward(dy, normed, rrms):
+    """A longer x gives the same y, so the gradient has no part along it."""
+    dx = dy - normed * (dy * normed).mean(axis=-1, keepdims=True, dtype=rrms.dtype)
+    return (dx * rrms).astype(dy.dtype, copy=False)
+
+
 # Activations
 
 

@@ -5,6 +5,7 @@ from .dropout import Dropout
 from .embedding import Embedding
 from .feed_forward import FeedForward
 from .linear import Linear
-from .norm import LayerNorm
+from .norm import LayerNorm, RMSNorm
 
-__all__ = ["GELU", "GELUTanh", "ReLU", "Dropout", "Embedding", "FeedForward", "LayerNorm", "Linear"]
+__all__ = ["GELU", "GELUTanh", "ReLU", "Dropout", "Embedding", "FeedForward", "LayerNorm", "Linear",
+           "RMSNorm"]

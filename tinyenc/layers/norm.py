@@ -2,7 +2,7 @@
 
 from .. import init
 from ..layer import Layer, Parameter
-from ..ops import normalise, normalise_backward, sum_rows
+from ..ops import normalise, normalise_backward, rms_normalise, rms_normalise_backward, sum_rows
 from ..tape import NO_TAPE
 
 
@@ -29,3 +29,23 @@ class LayerNorm(Layer):
         self.weight.grad += sum_rows(dy * normed)
         self.bias.grad += sum_rows(dy)
         return normalise_backward(dy * self.weight.data, normed, rstd)
+
+
+class RMSNorm(Layer):
+    """weight * x / sqrt(mean of x^2 + eps) over the last axis (Zhang & Sennrich 2019)."""
+
+    def __init__(self, d_model, eps=1e-6):
+        if not eps > 0:
+            raise ValueError(f"eps must be positive, got {eps}")
+        self.weight = Parameter(init.ones(d_model), decay=False)
+        self.eps = eps
+
+    def forward(self, x, tape=NO_TAPE):
+        normed, rrms = rms_normalise(x, self.eps)
+        tape.push(self, normed, rrms)
+        return normed * self.weight.data
+
+    def backward(self, dy, tape):
+        normed, rrms = tape.pop(self)
+        self.weight.grad += sum_rows(dy * normed)
+        return rms_normalise_backward(dy * self.weight.data, normed, rrms)
