@@ -1,6 +1,5 @@
 """Losses: layers whose forward returns one number."""
 
-
 from .backend import array_module, as_array, like
 from .layer import Layer
 from .ops import log_softmax, log_softmax_backward

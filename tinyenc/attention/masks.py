@@ -5,7 +5,6 @@ that shape; `&` joins them. A query that may see nothing gets exact zeros and se
 depend on the distance alone are read-only views of T + S - 1 booleans.
 """
 
-
 from ..backend import array_module, as_array
 from ..distance import by_distance, distances
 
