@@ -12,18 +12,20 @@ from tinyenc import Dropout, Layer
 from tinyenc.attention.layout import Packing
 
 PADDING_ONLY = "a mask over tokens has no queries, and is never packed"
-IN_IDS = "packs the batch itself, from ids"
+FROM_IDS = "packs the batch itself, from ids"
+A_CORE = "PerSequence hands it one sequence at a time"
+NO_SCORES = "refuses it, having no scores"
 EXEMPT = {  # (class, what its cases need not show): why
-    ("FirstPool", "mask: per query"): PADDING_ONLY,
-    ("FirstPool", "mask: packed"): PADDING_ONLY,
-    ("MeanPool", "mask: per query"): PADDING_ONLY,
-    ("MeanPool", "mask: packed"): PADDING_ONLY,
-    ("MaxPool", "mask: per query"): PADDING_ONLY,
-    ("MaxPool", "mask: packed"): PADDING_ONLY,
+    **{(pool, f"mask: {kind}"): PADDING_ONLY for pool in ("FirstPool", "MeanPool", "MaxPool")
+       for kind in ("per query", "packed")},
     ("Classifier", "mask: per query"): PADDING_ONLY,
-    ("Classifier", "mask: packed"): IN_IDS,
-    ("Encoder", "mask: packed"): IN_IDS,
-    ("DotProduct", "mask: packed"): "PerSequence hands it one sequence at a time",
+    ("Classifier", "mask: packed"): FROM_IDS,
+    ("Encoder", "mask: packed"): FROM_IDS,
+    **{(core, "mask: packed"): A_CORE for core in
+       ("CausalLinearAttention", "DotProduct", "LinearAttention", "SlidingWindow", "Tiled")},
+    **{(core, need): NO_SCORES for core in ("CausalLinearAttention", "LinearAttention")
+       for need in ("mask: per query", "bias is never given")},
+    ("TokenEmbedding", "types is never given"): "does not tell types apart, and the encoder refuses them",
 }
 ZERO = ("w_k.bias",)  # a shift of all keys shifts a row of scores, which softmax does not see
 

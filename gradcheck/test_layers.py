@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tinyenc import GELU, NO_TAPE, Dropout, Embedding, FeedForward, GELUTanh, Layer, LayerNorm, Linear, ReLU
+from tinyenc import GELU, NO_TAPE, Dropout, Embedding, FeedForward, GELUTanh, Layer, LayerNorm, Linear, ReLU, RMSNorm
 
 from .cases import Twice, case, checks, ids, x
 
@@ -40,6 +40,9 @@ CASES = [
     case("large-eps", LayerNorm(4, eps=0.5), x(2, 3, 4)),
     case("blocks", LayerNorm(700), x(2, 60, 700)),
     case("norm-used-twice", Twice(LayerNorm(4)), x(2, 3, 4)),
+    case("rms-norm", RMSNorm(4), x(2, 3, 4)),
+    case("rms-small", RMSNorm(6, eps=1e-2), x(2, 3, 6, scale=1e-2)),
+    case("rms-blocks", RMSNorm(700), x(2, 60, 700)),
     case("dropout-off", Dropout(0.3), x(2, 3, 4)),
     case("dropout-frozen", Dropout(0.3), x(2, 3, 4), seed=1),
     case("dropout-zero", Dropout(0.0), x(2, 3, 4), seed=1),

@@ -4,15 +4,28 @@ from .attention import MultiHeadAttention, causal_mask, padding_mask, window_mas
 from .encoder import Encoder, EncoderLayer, PostLNEncoderLayer, TokenEmbedding
 from .heads import Classifier, FirstPool, MaxPool, MeanPool
 from .layer import Layer, Parameter
-from .layers import GELU, Dropout, Embedding, FeedForward, GELUTanh, LayerNorm, Linear, ReLU, RMSNorm
+from .layers import (
+    GELU,
+    Dropout,
+    Embedding,
+    FeedForward,
+    GatedFeedForward,
+    GELUTanh,
+    LayerNorm,
+    Linear,
+    ReLU,
+    RMSNorm,
+    Sigmoid,
+    SiLU,
+)
 from .losses import CrossEntropy
 from .positions import SinusoidalPositions
 from .tape import NO_TAPE, Tape
 
 __all__ = [
-    "GELU", "NO_TAPE", "Classifier", "CrossEntropy", "Dropout", "Embedding", "Encoder", "EncoderLayer", "FeedForward",
-    "FirstPool", "GELUTanh", "Layer", "LayerNorm", "Linear", "MaxPool", "MeanPool", "MultiHeadAttention", "Parameter",
-    "PostLNEncoderLayer", "RMSNorm", "ReLU", "SinusoidalPositions", "Tape", "TokenEmbedding", "causal_mask", "padding_mask",
-    "window_mask",
+    "GELU", "NO_TAPE", "Classifier", "CrossEntropy", "Dropout", "Embedding", "Encoder", "EncoderLayer",
+    "FeedForward", "FirstPool", "GELUTanh", "GatedFeedForward", "Layer", "LayerNorm", "Linear", "MaxPool",
+    "MeanPool", "MultiHeadAttention", "Parameter", "PostLNEncoderLayer", "RMSNorm", "ReLU", "SiLU", "Sigmoid",
+    "SinusoidalPositions", "Tape", "TokenEmbedding", "causal_mask", "padding_mask", "window_mask",
 ]
 __version__ = "0.1.0"
