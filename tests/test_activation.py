@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from support import no_float_trouble, random
 
-from tinyenc import GELU, GELUTanh, ReLU, Tape
+from tinyenc import GELU, GELUTanh, ReLU, Sigmoid, SiLU, Tape
 
 
 def value_and_slope(layer, x):
@@ -36,7 +36,7 @@ def test_the_two_gelus_differ_by_at_most_4_7e_4():
 
 
 # B08: each backward belongs to its own forward
-@pytest.mark.parametrize("layer", [GELU(), GELUTanh(), ReLU()], ids=["GELU", "GELUTanh", "ReLU"])
+@pytest.mark.parametrize("layer", [GELU(), GELUTanh(), ReLU(), SiLU(), Sigmoid()], ids=lambda a: type(a).__name__)
 def test_backward_is_the_slope_of_this_layers_own_forward(layer):
     x, h = random(1, 200) * 3, 1e-6
     x = x[:, abs(x[0]) > 1e-3]  # away from ReLU's kink
@@ -52,7 +52,7 @@ def test_relus_slope_at_zero_is_zero_for_both_zeros():
     assert slope.tolist() == [0, 0, 1, 0, 1]
 
 
-@pytest.mark.parametrize("layer", [GELU(), GELUTanh(), ReLU()], ids=["GELU", "GELUTanh", "ReLU"])
+@pytest.mark.parametrize("layer", [GELU(), GELUTanh(), ReLU(), SiLU()], ids=lambda a: type(a).__name__)
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_far_tails_are_finite_and_keep_the_dtype(layer, dtype):
     x, tape = np.array([[-1000, -200, -40, -12, 12, 40, 200, 1000]], dtype), Tape()  # 1000^2 is inf in float16
@@ -60,11 +60,21 @@ def test_far_tails_are_finite_and_keep_the_dtype(layer, dtype):
         y = layer.forward(x, tape)
         dx = layer.backward(np.ones_like(x), tape)
     assert y.dtype == dx.dtype == dtype
-    np.testing.assert_allclose(y, np.maximum(x, 0), atol=1e-12)
-    np.testing.assert_allclose(dx, x > 0, atol=1e-12)
+    atol = 1e-4 if isinstance(layer, SiLU) else 1e-12  # its tails are those of exp(x), not of exp(-x^2)
+    np.testing.assert_allclose(y, np.maximum(x, 0), atol=atol)
+    np.testing.assert_allclose(dx, x > 0, atol=atol)
 
 
-@pytest.mark.parametrize("layer", [GELU(), GELUTanh()], ids=["GELU", "GELUTanh"])
+def test_sigmoid_and_silu_are_the_published_functions():
+    y, slope = value_and_slope(Sigmoid(), [0, 1, -1, 800, -800])
+    np.testing.assert_allclose(y, [0.5, 0.7310585786300049, 0.2689414213699951, 1, 0], rtol=1e-15)
+    np.testing.assert_allclose(slope, [0.25, 0.19661193324148185, 0.19661193324148185, 0, 0], rtol=1e-14)
+    y, slope = value_and_slope(SiLU(), [0, 1, -1, 20])
+    np.testing.assert_allclose(y, [0, 0.7310585786300049, -0.2689414213699951, 19.999999958776928], rtol=1e-14)
+    np.testing.assert_allclose(slope, [0.5, 0.9276705118714869, 0.07232948812851325, 1.0000000391619185], rtol=1e-14)
+
+
+@pytest.mark.parametrize("layer", [GELU(), GELUTanh(), SiLU(), Sigmoid()], ids=lambda a: type(a).__name__)
 def test_half_precision_is_the_float64_result_rounded(layer):
     x, tape = np.linspace(-4, 4, 801, dtype=np.float16)[None], Tape()
     y = layer.forward(x, tape)[0]
@@ -75,7 +85,7 @@ def test_half_precision_is_the_float64_result_rounded(layer):
 
 
 def test_activations_make_no_float_trouble_on_ordinary_numbers():
-    for layer in GELU(), GELUTanh(), ReLU():
+    for layer in GELU(), GELUTanh(), ReLU(), SiLU(), Sigmoid():
         with no_float_trouble():
             tape = Tape()
             layer.backward(layer.forward(random(20, 30) * 4, tape), tape)

@@ -153,6 +153,34 @@ def gelu_tanh_backward(dy, x, t):
     return (dy * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * C * (1 + 3 * A * x * x))).astype(dy.dtype, copy=False)
 
 
+@rowwise
+def sigmoid(x):
+    """1 / (1 + exp(-x)), by an exponential that cannot overflow."""
+    a = x.astype(wide(x.dtype), copy=False)
+    e = np.exp(-abs(a))
+    return (np.where(a > 0, 1, e) / (1 + e)).astype(x.dtype, copy=False)
+
+
+@rowwise
+def sigmoid_backward(dy, y):
+    """dy y (1 - y)."""
+    return dy * (y * (1 - y))
+
+
+@rowwise
+def silu(x):
+    """x sigmoid(x), and sigmoid(x) (Elfwing et al. 2018; "swish")."""
+    s = sigmoid.formula(x)
+    return x * s, s
+
+
+@rowwise
+def silu_backward(dy, x, s):
+    """dy s (1 + x (1 - s)), s = sigmoid(x)."""
+    x = x.astype(wide(x.dtype), copy=False)
+    return (dy * (s * (1 + x * (1 - s)))).astype(dy.dtype, copy=False)
+
+
 # Softmax
 
 

@@ -1,11 +1,11 @@
 """Layers that act on each position by itself."""
 
-from .activation import GELU, GELUTanh, ReLU
+from .activation import GELU, GELUTanh, ReLU, Sigmoid, SiLU
 from .dropout import Dropout
 from .embedding import Embedding
-from .feed_forward import FeedForward
+from .feed_forward import FeedForward, GatedFeedForward
 from .linear import Linear
 from .norm import LayerNorm, RMSNorm
 
-__all__ = ["GELU", "GELUTanh", "ReLU", "Dropout", "Embedding", "FeedForward", "LayerNorm", "Linear",
-           "RMSNorm"]
+__all__ = ["GELU", "GELUTanh", "ReLU", "SiLU", "Sigmoid", "Dropout", "Embedding", "FeedForward", "GatedFeedForward",
+           "LayerNorm", "Linear", "RMSNorm"]

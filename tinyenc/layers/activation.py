@@ -42,3 +42,29 @@ class GELUTanh(Layer):
     def backward(self, dy, tape):
         x, t = tape.pop(self)
         return ops.gelu_tanh_backward(dy, x, t)
+
+
+class Sigmoid(Layer):
+    """1 / (1 + exp(-x))."""
+
+    def forward(self, x, tape=NO_TAPE):
+        y = ops.sigmoid(x)
+        tape.push(self, y)
+        return y
+
+    def backward(self, dy, tape):
+        (y,) = tape.pop(self)
+        return ops.sigmoid_backward(dy, y)
+
+
+class SiLU(Layer):
+    """x sigmoid(x) (Elfwing et al. 2018): "silu" and "swish" in configs."""
+
+    def forward(self, x, tape=NO_TAPE):
+        y, s = ops.silu(x)
+        tape.push(self, x, s)
+        return y
+
+    def backward(self, dy, tape):
+        x, s = tape.pop(self)
+        return ops.silu_backward(dy, x, s)
