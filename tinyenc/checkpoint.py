@@ -56,7 +56,7 @@ def save(path, model, optimizer=None, batches=None, seed=None, best=None, info=N
     """
     safetensors = _safetensors()
     states = {"model": model.state_dict(), "optimizer": optimizer.state_dict() if optimizer else None, "best": best}
-    tensors = {f"{part}/{name}": np.ascontiguousarray(array)
+    tensors = {f"{part}/{name}": np.asarray(array, order="C")
                for part, state in states.items() if state is not None for name, array in state.items()}
     plain = {"parts": [part for part in PARTS if states[part] is not None],
              "batches": batches.state_dict() if batches else None, "seed": seed, "info": info or {}}

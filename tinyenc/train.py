@@ -75,8 +75,9 @@ def train(model, loss, batches, optimizer, n_epochs, seed=0, max_norm=1.0, accum
     while batches.epoch < n_epochs:
         epoch = batches.epoch
         for window in windows(batches, accumulate):
+            number = optimizer.n_steps + 1
             mean, norm, n_targets = train_step(model, loss, window, optimizer, seed, max_norm)
-            yield Step(optimizer.n_steps, epoch, mean, optimizer.lr, norm, n_targets)
+            yield Step(number, epoch, mean, optimizer.schedule(number), norm, n_targets)
 
 
 def windows(batches, size):

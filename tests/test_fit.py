@@ -1,0 +1,72 @@
+"""fit: history, the best epoch, early stopping and the log."""
+
+import json
+
+import numpy as np
+import pytest
+from test_train import EXAMPLES, small_model
+
+from tinyenc import CrossEntropy
+from tinyenc.data import Batches
+from tinyenc.fit import fit
+from tinyenc.optim import SGD, AdamW
+from tinyenc.train import evaluate
+
+
+def test_fit_learns_a_few_sentences():
+    model = small_model()
+    rows = fit(model, CrossEntropy(), Batches(EXAMPLES, 4), AdamW(model, 0.01), 40, progress=False)
+    assert [row["epoch"] for row in rows] == list(range(1, 41))
+    assert rows[-1]["loss"] < 0.05 < 0.5 < rows[0]["loss"]
+
+
+def test_weights_of_the_best_epoch_are_the_models_at_the_end():
+    model = small_model()
+    valid = Batches(EXAMPLES, 7, shuffle=False)
+    rows = fit(model, CrossEntropy(), Batches(EXAMPLES, 2), SGD(model, lambda step: 0.05 if step < 20 else 5.0), 8,
+               valid, max_norm=None, progress=False)
+    best = max(rows, key=lambda row: (row["valid_accuracy"], -row["valid_loss"]))
+    assert best is not rows[-1]  # the large rate did harm
+    assert evaluate(model, CrossEntropy(), valid)["loss"] == best["valid_loss"]
+
+
+def test_patience_stops_after_epochs_without_a_better_one():
+    model = small_model()
+    valid = Batches(EXAMPLES, 7, shuffle=False)
+    rows = fit(model, CrossEntropy(), Batches(EXAMPLES, 7), SGD(model, 0.0), 50, valid, patience=3, progress=False)
+    assert len(rows) == 4
+
+
+def test_patience_without_validation_is_refused():
+    model = small_model()
+    with pytest.raises(ValueError, match="patience 2 needs batches to validate on"):
+        fit(model, CrossEntropy(), Batches(EXAMPLES, 7), SGD(model, 0.1), 1, patience=2)
+
+
+def test_log_has_a_json_line_for_each_step_with_the_rate_it_used_and_one_for_each_epoch(tmp_path):
+    model = small_model(dtype=np.float32)
+    rows = fit(model, CrossEntropy(), Batches(EXAMPLES, 4), SGD(model, lambda step: step / 100), 2,
+               Batches(EXAMPLES, 7), log=tmp_path / "log.jsonl", progress=False)
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if "step" in line]
+    assert [line["lr"] for line in steps] == [0.01, 0.02, 0.03, 0.04]
+    assert all(line["loss"] > 0 and line["norm"] > 0 for line in steps)
+    assert [line for line in lines if "step" not in line] == rows
+
+
+def test_skipped_step_is_reported_and_logged_as_null(tmp_path):
+    class Spoilt(CrossEntropy):
+        def backward(self, dloss, tape):
+            return super().backward(dloss, tape) * np.inf
+
+    model = small_model()
+    with pytest.warns(RuntimeWarning, match="skipped"), np.errstate(invalid="ignore"):
+        rows = fit(model, Spoilt(), Batches(EXAMPLES, 7), SGD(model, 0.1), 1, log=tmp_path / "log", progress=False)
+    assert rows[0]["skipped"] == 1
+    assert json.loads((tmp_path / "log").read_text().splitlines()[0])["norm"] is None
+
+
+def test_progress_bar_counts_the_steps_of_the_epoch(capsys):
+    model = small_model()
+    fit(model, CrossEntropy(), Batches(EXAMPLES, 2), SGD(model, 0.1), 1)
+    assert "epoch 1/1: 100%" in (err := capsys.readouterr().err) and "4/4" in err
