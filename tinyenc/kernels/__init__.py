@@ -1,0 +1,1 @@
+"""Hand-written CUDA kernels and their launchers, for CuPy arrays."""
