@@ -138,6 +138,10 @@ def left_alone(node, field):
         return field in ("test", "body") and "on_host" in calls(node.test)
     if isinstance(node, ast.keyword):
         return node.arg == "dtype"
+    if isinstance(node, ast.Attribute):
+        return node.attr in ("shape", "dtype", "size", "ndim")
+    if isinstance(node, ast.GeneratorExp):
+        return isinstance(node.elt, ast.Call) and called(node.elt) in MAKES_ROOM
     return isinstance(node, ast.Call) and field != "func" and (called(node) in MAKES_ROOM or called(node) == "astype")
 
 

@@ -28,6 +28,7 @@ def attention(dropout=0.0, positions=None):
 CASES = [
     case("core", DotProduct(), Q, K, V),
     case("core-cross", DotProduct(), Q, CROSS_K, CROSS_V),
+    case("core-wide-values", DotProduct(), Q, CROSS_K, x(3, 2, 6, 3)),
     case("core-masked", DotProduct(), Q, K, V, mask=PADDING),
     case("core-causal", DotProduct(), Q, K, V, mask=CAUSAL),
     case("core-masked-dropout", DotProduct(0.3), Q, K, V, mask=CAUSAL, seed=1),

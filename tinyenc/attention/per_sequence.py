@@ -23,9 +23,7 @@ class PerSequence(Layer):
     def forward(self, q, k, v, mask=None, bias=None, tape=NO_TAPE):
         """q: (B, H, T, K), k and v: (B, H, S, K), mask an array; or all (H, N, K) and mask their Packing."""
         if not on_host(q):
-            y = self.core.forward(q, k, v, mask, bias, tape)
-            tape.push(self, None)
-            return y
+            return self.core.forward(q, k, v, mask, bias, tape)
         y = heads_like(q)
         groups = list(packed_groups(q, mask, bias) if isinstance(mask, Packing) else dense_groups(q, k, mask, bias))
         tapes = [tape.fork() for _ in groups]
@@ -39,10 +37,9 @@ class PerSequence(Layer):
         return y
 
     def backward(self, dy, tape):
-        groups, *rest = tape.pop(self)
-        if groups is None:
+        if not on_host(dy):
             return self.core.backward(dy, tape)
-        tapes, q, k, bias = rest
+        groups, tapes, q, k, bias = tape.pop(self)
         dq, dk, dv = heads_like(q), heads_like(k), heads_like(k)
 
         def task(i):
