@@ -562,6 +562,10 @@ def test_a_state_names_parameters_as_the_model_does_and_is_a_copy():
     assert all(type(a) is np.ndarray and np.array_equal(a, kept[key]) for key, a in state.items())
 
 
+def test_plain_sgd_keeps_no_arrays():
+    assert set(SGD([parameter(1.0)], 0.1).state_dict()) == {"step", "0.steps"}
+
+
 def test_the_state_of_a_list_is_named_by_place():
     assert set(AdamW([parameter(1.0), Model()], 0.1).state_dict()) == {"step"} | {
         f"{name}.{key}" for name in ("0", "1.matrix", "1.bias", "1.scalar") for key in ("steps", "m", "v")}

@@ -62,12 +62,19 @@ def test_the_rate_is_a_python_float_whatever_the_settings_are():
         assert all(type(schedule(step)) is float for step in (1, np.int64(2), 7))
 
 
+def test_the_smallest_settings_are_possible():
+    assert rates(cosine(1, warmup=1, total=1, floor=1), 3) == [1, 1, 1]
+    assert rates(linear(0, warmup=0, total=1), 2) == [0, 0]
+    assert noam(1, warmup=1)(1) == 1
+
+
 @pytest.mark.parametrize("schedule, text", [
     (constant(0.1), "constant(0.1, warmup=0)"),
     (linear(3e-4, 100, 1000), "linear(0.0003, warmup=100, total=1000)"),
+    (linear(1, 0, 5), "linear(1.0, warmup=0, total=5)"),
     (cosine(1, 2, 3), "cosine(1.0, warmup=2, total=3, floor=0.0)"),
     (inverse_sqrt(1, 4), "inverse_sqrt(1.0, warmup=4)"),
-    (noam(512, 4000), "noam(512, warmup=4000, scale=1.0)"),
+    (noam(512, 4000, 2), "noam(512, warmup=4000, scale=2.0)"),
 ])
 def test_repr_is_the_call_that_made_it(schedule, text):
     assert repr(schedule) == text
@@ -80,6 +87,7 @@ def test_repr_is_the_call_that_made_it(schedule, text):
     (lambda: linear(1, warmup=0, total=0), "total must be at least 1 step, got 0"),
     (lambda: linear(1, warmup=0.1, total=10), "warmup must be a whole number of steps, got 0.1"),
     (lambda: constant(-0.1), "peak must be a finite number, at least 0, got -0.1"),
+    (lambda: linear(math.inf, 1, 10), "peak must be a finite number, at least 0, got inf"),
     (lambda: inverse_sqrt(math.nan, 4), "peak must be a finite number, at least 0, got nan"),
     (lambda: cosine(1, 2, 3, floor=2), "floor 2.0 is above peak 1.0"),
     (lambda: noam(0, 4000), "d_model must be at least 1, got 0"),

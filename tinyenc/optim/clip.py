@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from ..backend import array_module
-from ..parallel import in_blocks
+from .blocks import in_all_blocks
 from .parameters import named_parameters
 
 
@@ -20,9 +20,7 @@ def clip_grad_norm(parameters, max_norm):
     norm = grad_norm(parameters)
     scale = clip_scale(norm, max_norm)
     if scale != 1:
-        for parameter in parameters:
-            if parameter.has_grad:
-                in_blocks(lambda g: np.multiply(g, scale, out=g), parameter.grad)
+        in_all_blocks((lambda g: np.multiply(g, scale, out=g), p.grad) for p in parameters if p.has_grad)
     return norm
 
 
@@ -52,8 +50,7 @@ def _length(gradients, unit=1.0):
             block = block / unit
         squares.append(np.vdot(block, block))
 
-    for gradient in gradients:
-        in_blocks(add, gradient)
+    in_all_blocks((add, gradient) for gradient in gradients)
     if not squares:
         return 0.0
     squares = array_module(squares[0]).stack(squares).tolist()

@@ -6,8 +6,8 @@ import warnings
 import numpy as np
 
 from ..backend import like, on_host, to_host, wide
-from ..parallel import in_blocks
 from ..schedules import constant, not_negative
+from .blocks import in_all_blocks
 from .clip import clip_scale, grad_norm
 from .parameters import named_parameters
 
@@ -73,8 +73,7 @@ class Optimizer:
                 return norm
         lr = self._rate(self.n_steps + 1)
         self.n_steps += 1
-        for name, parameter in trained.items():
-            self._move(name, parameter, lr, scale)
+        in_all_blocks([self._move(name, parameter, lr, scale) for name, parameter in trained.items()])
         return norm
 
     def _rate(self, step):
@@ -84,6 +83,7 @@ class Optimizer:
         return rate
 
     def _move(self, name, parameter, lr, scale):
+        """The next move of one parameter, as a formula for blocks and the arrays it is for."""
         self._steps[name] += 1
         kept = self._arrays(name)
         lr = lr * self._lr_scales.get(name, 1.0)
@@ -100,17 +100,13 @@ class Optimizer:
             move(w, g, *kept)
             half[...] = w
 
-        own = [kept[key] for key in self.keeps]
-        if "master" in kept:
-            in_blocks(move_half, parameter.data, parameter.grad, kept["master"], *own)
-        else:
-            in_blocks(move, parameter.data, parameter.grad, *own)
+        return move_half if "master" in kept else move, parameter.data, parameter.grad, *kept.values()
 
     def _keys(self, parameter):
         return self.keeps if parameter.data.dtype == wide(parameter.data.dtype) else ("master", *self.keeps)
 
     def _arrays(self, name):
-        """{key: array} kept for a parameter: made when first asked for, and then always beside its data."""
+        """{key: array}, "master" first, kept for a parameter: made when first asked for, then always beside its data."""
         data, old = self.parameters[name].data, self._kept[name]
         new = {}
         for key in self._keys(self.parameters[name]):
