@@ -1,3 +1,6 @@
+import copy
+import pickle
+
 import numpy as np
 import pytest
 from support import gradients, padded_batch, random, small_classifier, small_encoder
@@ -129,6 +132,25 @@ def test_moving_to_the_cpu_a_model_that_is_there_changes_nothing():
 def test_unknown_device_is_named():
     with pytest.raises(ValueError, match='"cpu" or "gpu", got \'tpu\''):
         Linear(2, 2).to("tpu")
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))],
+                         ids=["deepcopy", "pickle"])
+def test_copied_model_is_the_same_and_stands_alone(copied):
+    model = small_classifier(dropout=0.1)
+    ids, mask = padded_batch([5, 3])
+    loss, grads = gradients(model, ids, mask, [0, 1], seed=1)
+    other = copied(model)
+    assert [name for name, _ in other.named_parameters()] == list(grads)
+    for p in model.parameters():
+        p.data += 1
+    other_loss, other_grads = gradients(other, ids, mask, [0, 1], seed=1)
+    assert other_loss == loss and all(np.array_equal(other_grads[name], grads[name]) for name in grads)
+
+
+def test_copy_keeps_a_shared_parameter_shared():
+    pair = copy.deepcopy(Pair())
+    assert pair.again.weight is pair.parts[0].weight
 
 
 def test_calling_a_layer_is_forward_without_a_tape():

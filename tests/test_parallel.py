@@ -68,6 +68,25 @@ def test_two_threads_of_the_callers_may_use_it_at_once():
     assert [sorted(d) for d in done] == [list(range(200))] * 2
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_forked_process_has_threads_of_its_own():
+    set_num_threads(3)
+    run_each(lambda _: time.sleep(0.01), range(6))  # the threads are there
+    child = os.fork()
+    if child == 0:
+        done = []
+        run_each(done.append, range(20))
+        os._exit(0 if sorted(done) == list(range(20)) else 1)
+    end = time.monotonic() + 20
+    while (finished := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < end:
+        time.sleep(0.01)
+    if finished == (0, 0):
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+    assert finished == (child, 0)
+
+
 @pytest.mark.parametrize("n", [0, -1])
 def test_fewer_than_one_thread_is_refused(n):
     with pytest.raises(ValueError, match=f"at least 1, got {n}"):

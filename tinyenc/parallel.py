@@ -44,6 +44,8 @@ def set_num_threads(n):
 
 
 set_num_threads(_default_threads())
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: set_num_threads(_threads))  # threads do not live on in a forked process
 
 
 def run_each(task, items):
