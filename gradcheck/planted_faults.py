@@ -82,19 +82,18 @@ def code_run_by(function):
     return codes
 
 
-def run(chosen, every=1, processes=None):
+def run(chosen, cases, processes=1, every=1):
     """(fault, the case that catches it or None) for every fault, or each so many, in the functions chosen."""
     threads = parallel.get_num_threads()
     parallel.set_num_threads(1)
     try:
         faults = [mutant for target in chosen for mutant in mutants(target)][::every]
-        faults = [mutant for mutant in faults if mutant.name not in EQUIVALENT]
-        bench = Bench(all_cases(), chosen)
+        bench = Bench(cases, chosen)
         if processes == 1:
             return [(mutant.name, bench.catches(mutant)) for mutant in faults]
         global _work
         _work = bench, faults  # workers are forks: they find the bench as it is, and nothing is sent to them
-        with multiprocessing.get_context("fork").Pool(processes or os.cpu_count()) as pool:
+        with multiprocessing.get_context("fork").Pool(processes) as pool:
             caught = pool.map(_catch, range(len(faults)), chunksize=8)
         return [(mutant.name, case) for mutant, case in zip(faults, caught)]
     finally:
@@ -106,21 +105,30 @@ def _catch(index):
     return bench.catches(faults[index])
 
 
+def complaints(results, complete):
+    """What is wrong with the results, one line each; complete says that no function was left out."""
+    for name, case in results:
+        if case is None and name not in EQUIVALENT:
+            yield f"not caught: {name}"
+        if case is not None and name in EQUIVALENT:
+            yield f"equivalents.py says that it changes nothing, but [{case}] catches it: {name}"
+    if complete:
+        planted = {name for name, _ in results}
+        yield from (f"equivalents.py names what is no longer there: {name}" for name in set(EQUIVALENT) - planted)
+
+
 def main(words):
     begin = time.perf_counter()
     chosen = [target for target in targets() if not words or any(word in target.name for word in words)]
-    results = run(chosen)
-    survivors = [name for name, case in results if case is None]
-    for name in survivors:
-        print(f"not caught: {name}")
-    planted = {mutant.name for target in chosen for mutant in mutants(target)}
-    stale = [name for name in EQUIVALENT if name not in planted and not words]
-    for name in stale:
-        print(f"equivalents.py names what is no longer there: {name}")
-    print(f"{len(chosen)} functions; {len(planted & set(EQUIVALENT))} faults left out that change no derivative, "
-          "listed with their reasons in gradcheck/equivalents.py")
-    print(f"caught {len(results) - len(survivors)} of {len(results)} in {time.perf_counter() - begin:.0f} s")
-    return 1 if survivors or stale or not results else 0
+    results = run(chosen, all_cases(), processes=len(os.sched_getaffinity(0)))
+    found = list(complaints(results, complete=not words))
+    for line in found:
+        print(line)
+    faults = [case for name, case in results if name not in EQUIVALENT]
+    print(f"{len(chosen)} functions; {len(results) - len(faults)} faults aside that change no derivative: "
+          "gradcheck/equivalents.py gives the reasons")
+    print(f"caught {sum(case is not None for case in faults)} of {len(faults)} in {time.perf_counter() - begin:.0f} s")
+    return 1 if found or not faults else 0
 
 
 if __name__ == "__main__":

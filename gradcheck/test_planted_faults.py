@@ -1,0 +1,92 @@
+"""A sample of planted faults, caught by the quick cases; `python -m gradcheck.planted_faults` plants them all."""
+
+import ast
+
+import numpy as np
+
+from tinyenc import LayerNorm, Linear, ops
+from tinyenc.layers.linear import Linear as LinearItself
+
+from .cases import case, x
+from .completeness import all_cases
+from .equivalents import EQUIVALENT
+from .mutate import Target, mutants, targets
+from .planted_faults import Bench, complaints, run
+
+
+def target(name):
+    return next(t for t in targets() if t.name == name)
+
+
+def test_a_sample_of_planted_faults_is_caught():
+    simple = [c for c in all_cases() if len(list(c.layer.named_layers())) < 3 and "blocks" not in c.name]
+    users = Bench(simple, targets()).users
+    chosen = [t for t in targets() if users[t.name]]
+    results = run(chosen, simple, every=17)
+    assert len(results) > 40
+    assert list(complaints(results, complete=False)) == []
+
+
+def test_every_backward_has_faults_planted():
+    names = [t.name for t in targets()]
+    assert "layers.linear.Linear.backward" in names
+    assert "ops.softmax_backward" in names
+    assert "ops.sum_rows" in names  # only backward calls it
+    assert "ops.matmul" not in names  # forward calls it too
+    assert not [name for name in names if name.startswith(("gradcheck", "kernels"))]
+
+
+def test_faults_are_of_many_kinds():
+    edits = {mutant.edit for mutant in mutants(target("layers.linear.Linear.backward"))}
+    assert {"self.weight.grad += dweight -> self.weight.grad = dweight",
+            "self.weight.grad += dweight -> self.weight.grad -= dweight",
+            "self.weight.grad += dweight -> self.weight.grad += dweight * 1.001",
+            "self.weight.grad += dweight -> pass",
+            "if self.bias: -> if not self.bias:",
+            "return dx -> return -dx",
+            "return dx -> return dy"} <= edits
+    edits = {mutant.edit for mutant in mutants(target("ops.matmul_backward"))}
+    assert "dweight = rows(x).T @ rows(dy) -> dweight = rows(x) @ rows(dy)" in edits
+    edits = {mutant.edit for mutant in mutants(target("ops.normalise_backward"))}
+    assert any(edit.endswith("mean(axis=-2, keepdims=True, dtype=wide(dy.dtype))") for edit in edits)
+
+
+def test_a_fault_is_gone_when_it_was_tried():
+    backward = LinearItself.backward.__code__
+    results = run([target("layers.linear.Linear.backward")], [case("linear", Linear(3, 4, rng=0), x(2, 5, 3))])
+    assert LinearItself.backward.__code__ is backward
+    assert all(case == "linear" for _, case in results)
+
+
+def test_a_fault_that_the_cases_do_not_show_is_reported():
+    """With every weight 1 and a single row, nothing that sums over rows can be seen."""
+    results = run([target("ops.sum_rows")], [case("one-row", LayerNorm(4), x(1, 1, 4))])
+    assert "not caught: ops.sum_rows: return rows(x).sum(axis=0, dtype=wide(x.dtype)) -> " \
+           "return rows(x).mean(axis=0, dtype=wide(x.dtype))" in list(complaints(results, complete=False))
+
+
+def test_a_listed_fault_that_is_caught_is_reported():
+    name = next(iter(EQUIVALENT))
+    assert list(complaints([(name, "a")], complete=False)) == [
+        f"equivalents.py says that it changes nothing, but [a] catches it: {name}"]
+    assert len(list(complaints([], complete=True))) == len(EQUIVALENT)
+
+
+def test_mutants_of_a_function_differ_from_it_and_from_each_other():
+    node = ast.parse("def double_backward(dy):\n    return dy + dy").body[0]
+    found = list(mutants(Target("double_backward", lambda dy: dy + dy, node)))
+    ones = np.ones(2)
+    results = {tuple(run_code(mutant.code, ones)) for mutant in found}
+    assert (2.0, 2.0) not in results
+    assert len({mutant.edit for mutant in found}) == len(found)
+
+
+def run_code(code, dy):
+    def function(dy):
+        return dy
+    function.__code__ = code
+    return function(dy)
+
+
+def test_formulas_under_a_decorator_are_reached():
+    assert target("ops.relu_backward").function is ops.relu_backward.formula
