@@ -16,6 +16,7 @@ FROM_IDS = "packs the batch itself, from ids"
 A_CORE = "PerSequence hands it one sequence at a time"
 NO_SCORES = "refuses it, having no scores"
 EXEMPT = {  # (class, what its cases need not show): why
+    ("Recompute", "inputs is never given"): "its forward takes what the layer's takes",
     **{(pool, f"mask: {kind}"): PADDING_ONLY for pool in ("FirstPool", "MeanPool", "MaxPool")
        for kind in ("per query", "packed")},
     ("Classifier", "mask: per query"): PADDING_ONLY,

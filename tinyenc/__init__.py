@@ -13,6 +13,7 @@ from .layers import (
     GELUTanh,
     LayerNorm,
     Linear,
+    Recompute,
     ReLU,
     RMSNorm,
     Sigmoid,
@@ -25,7 +26,8 @@ from .tape import NO_TAPE, Tape
 __all__ = [
     "GELU", "NO_TAPE", "Classifier", "CrossEntropy", "Dropout", "Embedding", "Encoder", "EncoderLayer",
     "FeedForward", "FirstPool", "GELUTanh", "GatedFeedForward", "Layer", "LayerNorm", "Linear", "MaxPool",
-    "MeanPool", "MultiHeadAttention", "Parameter", "PostLNEncoderLayer", "RMSNorm", "ReLU", "SiLU", "Sigmoid",
-    "SinusoidalPositions", "Tape", "TokenEmbedding", "causal_mask", "padding_mask", "window_mask",
+    "MeanPool", "MultiHeadAttention", "Parameter", "PostLNEncoderLayer", "RMSNorm", "ReLU", "Recompute",
+    "SiLU", "Sigmoid", "SinusoidalPositions", "Tape", "TokenEmbedding", "causal_mask", "padding_mask",
+    "window_mask",
 ]
 __version__ = "0.1.0"

@@ -215,7 +215,7 @@ class Encoder(Layer):
 
     @property
     def n_heads(self):
-        return self.layers[0].attn.n_heads
+        return next(part.n_heads for _, part in self.named_layers() if isinstance(part, MultiHeadAttention))
 
     @property
     def d_model(self):

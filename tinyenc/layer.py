@@ -112,6 +112,10 @@ class Layer:
             parameter.grad = None
         return self
 
+    def named_parts(self):
+        """{name: what it stands for}, in which parameters and layers are looked for: the attributes."""
+        return vars(self)
+
 
 def _device(array):
     return "cpu" if on_host(array) else "gpu"
@@ -130,7 +134,7 @@ def _walk(node, path):
     if isinstance(node, (Parameter, Layer)):
         yield path, node
     if isinstance(node, Layer):
-        children = vars(node).items()
+        children = node.named_parts().items()
     elif isinstance(node, (list, tuple)):
         children = enumerate(node)
     else:

@@ -1,5 +1,7 @@
 """The tape: what forward saves for backward."""
 
+import contextlib
+import copy
 import random
 
 
@@ -42,6 +44,28 @@ class Tape:
     def fork(self):
         """A tape of its own for a part of the work that runs aside; push it, as any saved value."""
         return Tape(self.next_seed(), self.keep)
+
+    @contextlib.contextmanager
+    def paused(self):
+        """Within this, push saves nothing; seeds are drawn as ever."""
+        keep, self.keep = self.keep, False
+        try:
+            yield
+        finally:
+            self.keep = keep
+
+    def replay(self):
+        """An empty tape that will draw what this one draws from here on."""
+        again = Tape()
+        again._draws = copy.copy(self._draws)
+        return again
+
+    def check_empty(self):
+        """Raise RuntimeError where records are left after a whole backward."""
+        if self._records:
+            owner, _ = self._records[-1]
+            raise RuntimeError(f"{len(self)} records are left on the tape, the last one of {type(owner).__name__}: a "
+                               "backward did not call all its parts'")
 
     def __len__(self):
         return len(self._records)

@@ -52,8 +52,7 @@ def train_step(model, loss, window, optimizer, seed=0, max_norm=1.0):
         logits = model.forward(batch.ids, batch.mask, tape)
         mean = mean + share * loss.forward(logits, batch.labels, tape)
         model.backward(loss.backward(share, tape), tape)
-        if len(tape):
-            raise RuntimeError(f"{len(tape)} records are left on the tape: a backward did not call all its parts'")
+        tape.check_empty()
     try:
         norm = optimizer.step(math.inf if max_norm is None else max_norm)
     finally:

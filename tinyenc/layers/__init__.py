@@ -6,6 +6,7 @@ from .embedding import Embedding
 from .feed_forward import FeedForward, GatedFeedForward
 from .linear import Linear
 from .norm import LayerNorm, RMSNorm
+from .recompute import Recompute
 
 __all__ = ["GELU", "GELUTanh", "ReLU", "SiLU", "Sigmoid", "Dropout", "Embedding", "FeedForward", "GatedFeedForward",
-           "LayerNorm", "Linear", "RMSNorm"]
+           "LayerNorm", "Linear", "RMSNorm", "Recompute"]

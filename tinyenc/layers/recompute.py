@@ -1,0 +1,40 @@
+"""Memory for time: activations that are computed again instead of saved."""
+
+from ..layer import Layer
+from ..tape import NO_TAPE, Tape
+
+
+class Recompute(Layer):
+    """layer(x), saving nothing but x: backward runs forward again (Chen et al. 2016, "sublinear memory cost").
+
+    Wraps any layer whose backward returns what its forward takes, and gives the layer's own gradients to the bit: what
+    dropout drops is drawn again from the same seeds. Wrapped one by one, the layers of an encoder need the memory of
+    one of them, and a third more time:
+
+        encoder.layers = [Recompute(layer) for layer in encoder.layers]
+
+    Parameters keep their names, so states fit the model with and without it.
+    """
+
+    def __init__(self, layer):
+        self.layer = layer
+
+    def forward(self, *inputs, tape=NO_TAPE, **named):
+        """What the layer's forward takes, the tape last or by name."""
+        if isinstance(inputs[-1], Tape):
+            *inputs, tape = inputs
+        replay = tape.replay()
+        with tape.paused():
+            y = self.layer.forward(*inputs, **named, tape=tape)
+        tape.push(self, replay, inputs, named)
+        return y
+
+    def backward(self, dy, tape):
+        replay, inputs, named = tape.pop(self)
+        self.layer.forward(*inputs, **named, tape=replay)
+        dx = self.layer.backward(dy, replay)
+        replay.check_empty()
+        return dx
+
+    def named_parts(self):
+        return self.layer.named_parts()
