@@ -15,6 +15,7 @@ from tinyenc import (
     causal_mask,
     padding_mask,
 )
+from tinyenc.positions import ALiBi, LearnedPositions, Rotary, T5Buckets
 
 KINDS = pytest.mark.parametrize("layer", [EncoderLayer, PostLNEncoderLayer], ids=["pre", "post"])
 POOLS = pytest.mark.parametrize("pool", [MeanPool, FirstPool, MaxPool])
@@ -135,6 +136,20 @@ def test_batch_of_empty_sequences_gives_the_bias_of_the_head_and_gradients_of_ze
         loss, grads = gradients(model, ids, mask, [0, 1], seed=1)
     assert math.isfinite(loss)
     assert [name for name, g in grads.items() if g.any()] == ["out.bias"]
+
+
+# A01
+@pytest.mark.parametrize("positions", [LearnedPositions(16, 8), Rotary(), ALiBi(4), T5Buckets(4)],
+                         ids=lambda p: type(p).__name__)
+@pytest.mark.parametrize("lengths", [[0, 0], [4, 0]])
+def test_empty_sequences_do_no_harm_to_any_kind_of_positions(positions, lengths):
+    encoder, tape = small_encoder(positions=positions), Tape(seed=0)
+    ids, mask = padded_batch(lengths, width=4)
+    with no_float_trouble():
+        states = encoder.forward(ids, mask, tape)
+        encoder.backward(random(2, 4, 16), tape)
+    assert not states[~mask].any() and np.isfinite(states).all()
+    assert all(p.grad.any() == mask.any() for name, p in encoder.named_parameters() if "attn.w_k.bias" not in name)
 
 
 # A01: with a causal mask, left padding hides every key from some queries

@@ -93,7 +93,7 @@ class LearnedPositions(Positions):
 
     def backward(self, dy, tape):
         (index,) = tape.pop(self)
-        rows = dy.reshape(-1, *index.shape, dy.shape[-1]).sum(axis=0, dtype=wide(dy.dtype))
+        rows = dy.sum(axis=0, dtype=wide(dy.dtype)) if dy.ndim == 3 else dy
         array_module(dy).add.at(self.weight.grad, index, rows)
         return dy
 
