@@ -1,5 +1,7 @@
 """Models that others trained: BERT and its kin, from Hugging Face folders, and PyTorch's own layers."""
 
 from .load import Pretrained, load, save
+from .sentence import SentenceEncoder
+from .tokenizer import load_tokenizer
 
-__all__ = ["Pretrained", "load", "save"]
+__all__ = ["Pretrained", "SentenceEncoder", "load", "load_tokenizer", "save"]
