@@ -27,6 +27,7 @@ from tinyenc import (
 )
 from tinyenc.attention import CausalLinearAttention, DotProduct, LinearAttention, SlidingWindow, Tiled
 from tinyenc.attention.per_sequence import PerSequence
+from tinyenc.layers.recompute import Recompute
 from tinyenc.optim import AdamW
 from tinyenc.positions import ALiBi, LearnedPositions, Rotary, T5Buckets
 
@@ -64,6 +65,7 @@ CASES = {  # name: (layer, arguments of forward)
     "EncoderLayer, ALiBi": (EncoderLayer(16, 4, 24, 0.2, positions=ALiBi(4), rng=0), [X, MASK]),
     "EncoderLayer, T5": (EncoderLayer(16, 4, 24, positions=T5Buckets(4, 8, 8, rng=0), rng=0), [X, MASK]),
     "PostLNEncoderLayer": (PostLNEncoderLayer(16, 4, 24, 0.2, rng=0), [X, MASK]),
+    "Recompute": (Recompute(EncoderLayer(16, 4, 24, 0.2, rng=0)), [X, MASK]),
     "FirstPool": (FirstPool(), [X, TOKENS]),
     "MeanPool": (MeanPool(), [X, TOKENS.astype(np.int64)]),
     "MaxPool": (MaxPool(), [X, TOKENS]),
