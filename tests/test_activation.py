@@ -3,6 +3,7 @@ import pytest
 from support import no_float_trouble, random
 
 from tinyenc import GELU, GELUTanh, ReLU, Sigmoid, SiLU, Tape
+from tinyenc.gradcheck import check_gradients
 
 
 def value_and_slope(layer, x):
@@ -89,3 +90,10 @@ def test_activations_make_no_float_trouble_on_ordinary_numbers():
         with no_float_trouble():
             tape = Tape()
             layer.backward(layer.forward(random(20, 30) * 4, tape), tape)
+
+
+# F01: on the kink there is no derivative to compare with; the check says so and looks beside it
+def test_gradient_check_of_relu_passes_on_zeros():
+    found = check_gradients(ReLU(), np.zeros((3, 4)))
+    assert found.kinks > 0
+    assert check_gradients(GELU(), np.zeros((3, 4))).kinks == 0

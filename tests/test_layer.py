@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from support import gradients, padded_batch, random, small_classifier, small_encoder
 
-from tinyenc import Embedding, Layer, LayerNorm, Linear, Parameter, PostLNEncoderLayer, Tape
+from tinyenc import NO_TAPE, Buffer, Embedding, Layer, LayerNorm, Linear, Parameter, PostLNEncoderLayer, Tape
+from tinyenc.gradcheck import GradientError, check_gradients
 
 
 class Pair(Layer):
@@ -165,3 +166,56 @@ def test_weight_matrices_decay_and_biases_norms_and_embeddings_do_not():
         name for name in decays if name.endswith(".weight") and "norm" not in name and "tokens" not in name}
     assert Linear(2, 2).weight.decay and not Linear(2, 2).bias.decay
     assert not LayerNorm(2).weight.decay and not Embedding(3, 2).weight.decay
+
+
+class SumOfSquares(Layer):
+    """The sum of x**2, times a factor, which should be 1."""
+
+    def __init__(self, factor):
+        self.factor = factor
+
+    def forward(self, x, tape=NO_TAPE):
+        tape.push(self, x)
+        return (x * x).sum()
+
+    def backward(self, dy, tape):
+        (x,) = tape.pop(self)
+        return dy * 2 * x * self.factor
+
+
+# F02
+def test_gradient_of_a_float32_sum_over_1000_is_checked_in_float64():
+    x = np.linspace(0, 1, 1000, dtype=np.float32)[None]  # differences in float32 would be off by a fifth
+    assert check_gradients(SumOfSquares(1.0), x).error < 1e-7
+    with pytest.raises(GradientError):
+        check_gradients(SumOfSquares(1 + 1e-6), x)
+
+
+def test_number_beyond_the_range_of_half_precision_is_refused_by_name_and_nothing_is_changed():
+    layer = Linear(2, 2, rng=0)
+    layer.bias.data[1] = -70000
+    before = layer.state_dict()
+    with pytest.raises(ValueError, match="^bias holds a number beyond the range of float16: its largest is 70000$"):
+        layer.astype(np.float16)
+    assert layer.weight.data.dtype == np.float32
+    np.testing.assert_equal(layer.state_dict(), before)
+
+    half = Linear(2, 2, rng=0).astype(np.float16)
+    kept = half.state_dict()
+    with pytest.raises(ValueError, match="bias holds a number beyond the range of float16"):
+        half.load_state_dict(before)
+    np.testing.assert_equal(half.state_dict(), kept)
+
+
+def test_buffers_are_saved_and_loaded_and_stay_in_float32_beside_half_precision():
+    class Counting(Layer):
+        def __init__(self):
+            self.weight = Parameter(np.ones(2, np.float32))
+            self.seen = Buffer(np.zeros(2, np.float32))
+
+    layer, other = Counting(), Counting().astype(np.float16)
+    layer.seen.data[...] = 70001
+    other.load_state_dict(layer.state_dict())
+    assert (other.seen.data == 70001).all() and other.seen.data.dtype == np.float32
+    assert other.astype(np.float64).seen.data.dtype == np.float64
+    assert [name for name, _ in layer.named_parameters()] == ["weight"] and layer.n_parameters == 2
