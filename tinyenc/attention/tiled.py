@@ -22,7 +22,7 @@ class Tiled(Layer):
     queries, keys: the size of a tile.
     """
 
-    def __init__(self, dropout=0.0, queries=128, keys=512):
+    def __init__(self, dropout=0.0, queries=256, keys=512):
         if queries < 1 or keys < 1:
             raise ValueError(f"a tile has at least 1 query and 1 key, got {queries} and {keys}")
         self.dropout = Dropout(dropout)
@@ -34,17 +34,18 @@ class Tiled(Layer):
         tiles = Tiles(self, q, k, v, mask, bias, seed)
         y = array_module(q).empty((*q.shape[:3], v.shape[3]), q.dtype)
         log_total = array_module(q).empty((*q.shape[:3], 1), tiles.q.dtype)
+        ones = array_module(q).ones((self.keys, 1), tiles.q.dtype)
         for queries, spans in self.plan(q.shape[2], k.shape[2]):
             top = array_module(q).full_like(log_total[:, :, queries], -math.inf)  # the largest score so far
             total = array_module(q).zeros_like(top)  # sum of exp(score - top)
             mixed = 0  # sum of exp(score - top) v
-            for keys, scores, kept in tiles.along(queries, spans):
+            for keys, scores, kept in tiles.along(queries, spans, tiles.q[:, :, queries], tiles.k):
                 new_top = np.maximum(top, scores.max(axis=-1, keepdims=True))
                 base = np.where(new_top == -math.inf, 0, new_top)  # where nothing is kept yet, exp(-inf - 0) is 0
                 shrink = np.exp(top - base)
                 scores -= base
                 weights = np.exp(scores, out=scores)
-                total = total * shrink + weights.sum(axis=-1, keepdims=True)
+                total = total * shrink + weights @ ones[:scores.shape[3]]  # faster than sum
                 if kept is not None:
                     weights *= kept
                 mixed = mixed * shrink + weights @ tiles.v[:, :, keys]
@@ -59,20 +60,24 @@ class Tiled(Layer):
     def backward(self, dy, tape):
         *inputs, y, log_total = tape.pop(self)
         tiles = Tiles(self, *inputs)
+        # One more column makes the product subtract: (q, -log_total) (k, 1)^T = q k^T - log_total
+        q1, k1, v1 = append(tiles.q, -log_total), append(tiles.k, 1), append(tiles.v, 1)
         dq, dk, dv = (array_module(dy).zeros_like(x) for x in (tiles.q, tiles.k, tiles.v))
         for queries, spans in self.plan(dq.shape[2], dk.shape[2]):
             dy_rows = dy[:, :, queries].astype(dq.dtype, copy=False)
-            mean = (dy_rows * y[:, :, queries]).sum(axis=-1, keepdims=True)  # of dweights, weighted: the softmax's
+            mean = (dy_rows * y[:, :, queries]).sum(axis=-1, keepdims=True)  # of dweights, each by its weight
             dy_rows = dy_rows * tiles.gain
-            for keys, scores, kept in tiles.along(queries, spans):
-                scores -= log_total[:, :, queries]
+            dy1 = append(dy_rows, -mean)
+            for keys, scores, kept in tiles.along(queries, spans, q1[:, :, queries], k1):
                 weights = np.exp(scores, out=scores)
-                dweights = dy_rows @ tiles.v[:, :, keys].mT
-                if kept is not None:
-                    dweights *= kept
-                dweights -= mean
-                dscores = np.multiply(dweights, weights, out=dweights)
-                if kept is not None:
+                if kept is None:
+                    dscores = dy1 @ v1[:, :, keys].mT
+                    dscores *= weights
+                else:
+                    dscores = dy_rows @ tiles.v[:, :, keys].mT
+                    dscores *= kept
+                    dscores -= mean
+                    dscores *= weights
                     weights *= kept
                 dv[:, :, keys] += weights.mT @ dy_rows
                 if tiles.bias is not None and tiles.bias.learnt:
@@ -143,9 +148,9 @@ class Tiles:
         self.drop = None if seed is None else BlockKeepMask(p, seed, (*q.shape[:3], k.shape[2]))
         self.gain = 1.0 if seed is None else 1 / (1 - p)
 
-    def along(self, queries, spans):
-        """(keys, scores, kept) of each tile for these queries that is not all hidden, scores a new array (B, H, t, s);
-        kept says what dropout keeps of it, None for all."""
+    def along(self, queries, spans, q, k):
+        """(keys, scores, kept) of each tile of these queries that is not all hidden. scores: q k^T, a new array
+        (B, H, t, s); kept: what dropout keeps of it, None for all."""
         for span in spans:
             kept = None
             if self.drop:
@@ -154,7 +159,7 @@ class Tiles:
                 keep = self.keep(queries, keys)
                 if keep is not None and not keep.any():
                     continue
-                scores = self.q[:, :, queries] @ self.k[:, :, keys].mT
+                scores = q @ k[:, :, keys].mT
                 if self.bias is not None:
                     scores += self.bias.values[:, queries, keys]
                 if keep is not None and not keep.all():
@@ -172,6 +177,14 @@ class Tiles:
         mask = self.mask[:, :, queries if self.mask.shape[2] > 1 else slice(None),
                          keys if self.mask.shape[3] > 1 else slice(None)]
         return mask if sees is None else mask & sees
+
+
+def append(x, column):
+    """x with a column more, (..., N, K) -> (..., N, K + 1)."""
+    y = array_module(x).empty((*x.shape[:-1], x.shape[-1] + 1), x.dtype)
+    y[..., :-1] = x
+    y[..., -1:] = column
+    return y
 
 
 def slices(start, stop, step):
