@@ -97,6 +97,43 @@ class LearnedPositions(Positions):
         array_module(dy).add.at(self.weight.grad, index, rows)
         return dy
 
+    def grow_copying(self, max_len, optimizer=None):
+        """Repeat the table: place p gets the vector of p mod the old max_len (Longformer, Beltagy et al. 2020)."""
+        self._grow(max_len, lambda rows: rows[array_module(rows).arange(max_len) % len(rows)], optimizer)
+
+    def grow_interpolating(self, max_len, optimizer=None):
+        """Stretch the table over the new places, along straight lines between the old vectors."""
+        self._grow(max_len, lambda rows: stretched(rows, max_len), optimizer)
+
+    def grow_fresh(self, max_len, optimizer=None, rng=None):
+        """Keep the table, and begin the new places as the first ones began; their moments are zero."""
+        old = self.max_len
+        self._grow(max_len, lambda rows: lengthened(rows, max_len), optimizer)
+        new = init.normal((max_len - old, self.weight.shape[1]), rng=rng)
+        self.weight.data[old:] = like(new, self.weight.data)
+
+    def _grow(self, max_len, change, optimizer):
+        if max_len <= self.max_len:
+            raise ValueError(f"max_len {max_len} is not more than the {self.max_len} places there are")
+        if optimizer:
+            optimizer.reshape(self.weight, change)
+        self.weight.data = change(self.weight.data)
+        self.weight.grad = None
+
+
+def stretched(rows, n):
+    """n rows evenly spaced along the lines through the given ones, the first and last being the same."""
+    at = array_module(rows).linspace(0, len(rows) - 1, n)
+    low = at.astype(int).clip(0, max(0, len(rows) - 2))
+    high = (low + 1).clip(0, len(rows) - 1)
+    share = (at - low)[:, None].astype(rows.dtype)
+    return rows[low] * (1 - share) + rows[high] * share
+
+
+def lengthened(rows, n):
+    """rows, and zeros below them, n in all."""
+    return np.concatenate([rows, array_module(rows).zeros((n - len(rows), rows.shape[1]), rows.dtype)])
+
 
 class Rotary(Positions):
     """Turns query and key by angles p / base^(2i / K) at place p, so that scores see differences of places alone

@@ -106,7 +106,7 @@ class Optimizer:
         return self.keeps if parameter.data.dtype == wide(parameter.data.dtype) else ("master", *self.keeps)
 
     def _arrays(self, name):
-        """{key: array}, "master" first, kept for a parameter: made when first asked for, then always beside its data."""
+        """{key: array}, "master" first, kept for a parameter: made when first asked for, and moved to where it is."""
         data, old = self.parameters[name].data, self._kept[name]
         new = {}
         for key in self._keys(self.parameters[name]):
@@ -118,6 +118,14 @@ class Optimizer:
                 new[key] = np.zeros_like(data, dtype=wide(data.dtype))
         self._kept[name] = new
         return new
+
+    def reshape(self, parameter, change):
+        """Do with everything kept for a parameter what is done with its data: replace each array by change(array)."""
+        for name, own in self.parameters.items():
+            if own is parameter:
+                self._kept[name] = {key: change(array) for key, array in self._kept[name].items()}
+                return
+        raise ValueError(f"{parameter} is not among the optimiser's parameters")
 
     def state_dict(self):
         """{"step", and for every parameter "NAME.steps" and "NAME.ARRAY": a copy, as a NumPy array}.
