@@ -10,20 +10,12 @@ EQUIVALENT = {
     "ops.normalise_backward: dx -= normed * (dy * normed).mean(axis=-1, keepdims=True, dtype=rstd.dtype) -> "
     "dx -= normed * (dx * normed).mean(axis=-1, keepdims=True, dtype=rstd.dtype)":
         "dx is dy less its mean, and the mean of normed is 0",
-    **{f"{TILED}{fault}": SAME_ARRAY for fault in (
-        "dscores = np.multiply(dweights, weights, out=dweights) -> "
-        "dscores = np.multiply(dweights, scores, out=dweights)",
-        "dv[:, :, keys] += weights.mT @ dy_rows -> dv[:, :, keys] += scores.mT @ dy_rows",
-        "tiles.bias.add_grad(dscores, queries.start, keys.start) -> "
-        "tiles.bias.add_grad(dweights, queries.start, keys.start)",
-        "dq[:, :, queries] += dscores @ tiles.k[:, :, keys] -> dq[:, :, queries] += dweights @ tiles.k[:, :, keys]",
-        "dk[:, :, keys] += dscores.mT @ tiles.q[:, :, queries] -> "
-        "dk[:, :, keys] += dweights.mT @ tiles.q[:, :, queries]")},
+    f"{TILED}dscores *= weights -> dscores *= scores": SAME_ARRAY,
+    f"{TILED}dv[:, :, keys] += weights.mT @ dy_rows -> dv[:, :, keys] += scores.mT @ dy_rows": SAME_ARRAY,
+    "layers.recompute.Recompute.backward: replay.check_empty() -> pass": "looks whether all is well",
     **{f"{CHUNKS}{OVER_CHUNKS.format('fq')} -> {OVER_CHUNKS.format(other)}": "only its length is read, which all share"
        for other in ("dmixed", "fk", "v1", "dfq", "dfk", "dv1")},
     **{f"{EMPTY}{zeros}": "the state before the first chunk is zero, as is what is made of it"
        for zeros in ("states[0]", "1 * states[0]", "0 * states[0] * 1.001", "0 * states[0] * 2",
                      "0 * states[0] * 0.5")},
-    "layers.recompute.Recompute.backward: replay.check_empty() -> pass":
-        "it finds a record that is left, and none is, in a layer whose backward is whole",
 }

@@ -1,12 +1,14 @@
 """Where the mistake is, from further runs: which layer inside, and in which use."""
 
+import inspect
+
 import numpy as np
 
 from ..tape import Tape
 from .compare import Check
 from .evidence import evidence
 from .probe import Probe
-from .report import and_list, table
+from .report import and_list, message
 from .structure import GradientError, check_structure
 
 
@@ -27,7 +29,7 @@ def diagnose(check):
         rows = check.rows()
         title = f"{name}: right only on the kink where it was given; wrong a little beside it"
         findings = blame(check, [row.name for row in rows if not row.right])
-    return "\n".join([title, "", table(rows), "", *(f"  * {finding}" for finding in findings)])
+    return message(title, rows, findings)
 
 
 def blame(check, wrong):
@@ -138,7 +140,7 @@ def record_calls(probe):
         def recorded(*args, **kwargs):
             y = run(*args, **kwargs)
             if isinstance(y, np.ndarray) and (y is not args[0] or method == "forward"):
-                calls.append((name, layer, method, *without_tape(args, kwargs)))
+                calls.append((name, layer, method, *without_tape(run, args, kwargs)))
             return y
         setattr(layer, method, recorded)
         wrapped.append((layer, method))
@@ -160,8 +162,14 @@ def paired_methods(layer):
     return [name for name in dir(type(layer)) if hasattr(type(layer), f"{name}_backward")]
 
 
-def without_tape(args, kwargs):
-    """The arguments but for the tape, with copies of the arrays; one that is there twice is copied once."""
+def without_tape(forward, args, kwargs):
+    """The arguments but for the tape, with copies of the arrays; one that is there twice is copied once.
+
+    What stands after the tape goes by name.
+    """
     copies = {id(value): value.copy() for value in [*args, *kwargs.values()] if isinstance(value, np.ndarray)}
-    return ([copies.get(id(value), value) for value in args if not isinstance(value, Tape)],
-            {name: copies.get(id(value), value) for name, value in kwargs.items() if not isinstance(value, Tape)})
+    args = [copies.get(id(value), value) for value in args]
+    kwargs = {name: copies.get(id(value), value) for name, value in kwargs.items() if not isinstance(value, Tape)}
+    at = next((i for i, value in enumerate(args) if isinstance(value, Tape)), len(args))
+    names = list(inspect.signature(forward).parameters)
+    return args[:at], {**dict(zip(names[at + 1:], args[at + 1:])), **kwargs}

@@ -49,6 +49,9 @@ def relation(check, name, terms):
         for j in range(i):
             if gradient.shape[i] == gradient.shape[j] and agree(along(gradient.swapaxes(i, j)), true):
                 return f"backward's gradient is the right one transposed (axes {j} and {i} swapped)"
+    for other, array in check.gradients.items():
+        if other != name and array.shape == gradient.shape and len(slopes) > 1 and agree(along(array), true):
+            return f"the right gradient is what backward gives for {other}"
     for what, array in terms.items():
         if np.shape(array) == gradient.shape and len(slopes) > 1:
             term = along(array)
@@ -90,20 +93,24 @@ def times(factor):
 
 def named(ratio, check):
     """What a ratio may be: ", which is 1/3 (3: axis 0 of x)"; "" where nothing fits."""
-    fits = [text for value, text in constants(check.probe) if abs(value - ratio) <= CLOSE * abs(ratio)]
-    return f", which is {' or '.join(dict.fromkeys(fits[:4]))}" if fits else ""
+    fits = {}
+    for value, formula, source in constants(check.probe):
+        if abs(value - ratio) <= CLOSE * abs(ratio):
+            fits.setdefault(formula, source)
+    return f", which is {' or '.join(f'{formula} ({source})' for formula, source in fits.items())}" if fits else ""
 
 
 def constants(probe):
-    """(value, words) for the numbers that get forgotten in derivatives: sizes, probabilities, scales."""
-    yield from ((2.0, "2"), (0.5, "1/2"))
-    for number, what in numbers(probe):
+    """(value, formula, where its number comes from) for what gets forgotten in derivatives: sizes, dropout, scales."""
+    for number, source in numbers(probe):
         n = f"{number:.7g}"
+        of_n = f"{n}: {source}"
         root = math.sqrt(number)
-        yield from ((number, f"{n} ({what})"), (1 / number, f"1/{n} ({n}: {what})"),
-                    (root, f"sqrt({n}) ({n}: {what})"), (1 / root, f"1/sqrt({n}) ({n}: {what})"))
+        yield from ((number, n, source), (1 / number, f"1/{n}", of_n),
+                    (root, f"sqrt({n})", of_n), (1 / root, f"1/sqrt({n})", of_n))
         if number < 1:
-            yield from ((1 - number, f"1 - p (p = {n}: {what})"), (1 / (1 - number), f"1/(1 - p) (p = {n}: {what})"))
+            yield from ((1 - number, f"1 - {n}", of_n), (1 / (1 - number), f"1/(1 - {n})", of_n))
+    yield from ((2.0, "2", "as in a square"), (0.5, "1/2", "as in a square"))
 
 
 def numbers(probe):
@@ -124,10 +131,10 @@ def conditions(check, wrong):
     found = []
     for text, simpler in simpler_checks(check):
         try:
-            names = [row.name for row in simpler.rows() if not row.right]
+            rows = [row for row in simpler.rows() if row.name in wrong]
         except (GradientError, ValueError, IndexError):  # the layer does not take what was made simpler
             continue
-        if not set(names) & set(wrong):
+        if all(row.right for row in rows) and any(row.numeric for row in rows):  # zero is too easily right
             found.append(f"{and_list(wrong)}: {text}")
     return found
 

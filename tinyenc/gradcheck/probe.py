@@ -146,13 +146,14 @@ class Slope:
     @cached_property
     def nearer(self):
         """Two-sided, so close that a kink beside the point is left out."""
-        return self.across(self.h / 32, -self.h / 32) / (self.h / 16)
+        h = self.h / 64
+        return self.across(h, -h) / (2 * h)
 
     @cached_property
     def kinked(self):
         """Whether the point lies on a kink: the one-sided differences disagree, however small the step."""
-        gaps = [abs(self.across(h, 0) + self.across(-h, 0)) / h for h in (self.h, self.h / 8, self.h / 64)]
-        seen = 100 * self.probe.rounding / (self.h / 64) + 1e-6 * abs(self.near)
+        gaps = [abs(self.across(h, 0) + self.across(-h, 0)) / h for h in (self.h, self.h / 8, self.h / 32)]
+        seen = 100 * self.probe.rounding / (self.h / 32) + 1e-6 * abs(self.near)
         return gaps[2] > seen and gaps[2] > gaps[1] / 2 and gaps[1] > gaps[0] / 2
 
     def across(self, a, b):

@@ -1,4 +1,12 @@
-"""The table under a failed check."""
+"""What a failed check prints."""
+
+import textwrap
+
+
+def message(title, rows, findings):
+    """A title, the table of the gradients, and under it a bullet for each finding."""
+    bullets = [textwrap.fill(finding, 110, initial_indent="  * ", subsequent_indent="    ") for finding in findings]
+    return "\n".join([title, "", table(rows), "", *bullets])
 
 
 def table(rows):

@@ -16,19 +16,20 @@ def check_structure(probe):
     The promises: the same output under the same seed, float64 for float64, finite numbers, one gradient of the right
     shape and dtype for each float input, an empty tape at the end, and no array changed that was the caller's.
     """
+    before = snapshot(probe)
+    probe.forward()
+    check_unchanged(probe, before, "forward")
     check_output(probe)
     tape = WatchedTape(probe.seed)
     dy = probe.dy.copy()
-    before = snapshot(probe)
     probe.clear_gradients()
 
     probe.forward(tape)
-    check_unchanged(probe, before, "forward")
     gradients = probe.backward(dy, tape)
     if len(tape):
         left = ", ".join(reversed([type(layer).__name__ for layer, _ in tape.pushed]))
-        raise GradientError(f"{probe.name}.backward leaves {len(tape)} records on the tape, the last pushed first: "
-                            f"{left}. Their backward was not called")
+        raise GradientError(f"{probe.name}.backward leaves {len(tape)} on the tape of what forward pushed, the last "
+                            f"one first: {left}. A backward was not called, or its pop")
     if not np.array_equal(dy, probe.dy):
         raise GradientError(f"{probe.name}.backward changes dy in place; it is the caller's, who may need it again")
     check_unchanged(probe, before, "backward")

@@ -1,0 +1,404 @@
+"""The harness that checks derivatives: it finds what is wrong, says what it is, and touches nothing."""
+
+import copy
+
+import numpy as np
+import pytest
+from slips import SLIPS, Norm, message, with_slip
+
+from tinyenc import (
+    GELU,
+    NO_TAPE,
+    CrossEntropy,
+    Dropout,
+    Embedding,
+    Encoder,
+    EncoderLayer,
+    FeedForward,
+    GELUTanh,
+    Layer,
+    LayerNorm,
+    Linear,
+    MultiHeadAttention,
+    Parameter,
+    ReLU,
+    Tape,
+    padding_mask,
+)
+from tinyenc.gradcheck import GradientError, check_gradients
+from tinyenc.gradcheck.check import checker
+from tinyenc.gradcheck.probe import Probe, Slope, in_scattered_memory
+
+X = np.random.default_rng(0).standard_normal((2, 3, 4))
+
+
+def words(text):
+    """The text on one line, with single spaces."""
+    return " ".join(text.split())
+
+
+# What is wrong is found and named
+
+
+@pytest.mark.parametrize("slip", SLIPS, ids=lambda slip: slip.kind.replace(" ", "-"))
+def test_slip_is_found_and_named(slip):
+    assert words(slip.says) in words(message(slip))
+
+
+def test_slips_are_of_twelve_kinds_or_more_in_three_layers():
+    assert len({slip.kind for slip in SLIPS}) == len(SLIPS) >= 12
+    assert len({slip.layer for slip in SLIPS}) == 3
+
+
+def test_failure_is_a_table_of_every_gradient_with_the_worst_place():
+    lines = message(SLIPS[3]).splitlines()
+    assert lines[0] == "Norm: 1 of 2 gradients is wrong"
+    assert lines[2].split() == "gradient of shape by backward by differences error worst at".split()
+    assert lines[3].split()[:4] == ["x", "(2,", "3,", "4)"]
+    weight = lines[4].split()
+    assert weight[0] == "weight" and weight[-3:] == ["[2]", "<-", "wrong"]
+    backward, differences, error = map(float, weight[2:5])
+    assert differences == pytest.approx(6 * backward, rel=1e-7) and error == pytest.approx(5 / 6, rel=0.01)
+
+
+def test_error_is_an_assertion_error():
+    assert issubclass(GradientError, AssertionError)
+
+
+class Faulty(Layer):
+    """3 x + weight, whose forward and backward are given."""
+
+    def __init__(self, forward=lambda self, x: 3 * x + self.weight.data, backward=lambda self, dy, x: 3 * dy):
+        self.weight = Parameter(np.ones(4, np.float32))
+        self.run_forward = forward
+        self.run_backward = backward
+
+    def forward(self, x, tape=NO_TAPE):
+        tape.push(self, x)
+        return self.run_forward(self, x)
+
+    def backward(self, dy, tape):
+        (x,) = tape.pop(self)
+        self.weight.grad += dy.sum(axis=(0, 1))
+        return self.run_backward(self, dy, x)
+
+
+def says(layer, *inputs, **options):
+    with pytest.raises(GradientError) as caught:
+        check_gradients(layer, *(inputs or (X,)), **options)
+    return words(str(caught.value))
+
+
+def test_a_right_layer_passes():
+    assert check_gradients(Faulty(), X).error < 1e-9
+
+
+def change_x(self, x):
+    x += 1
+    return 3 * x
+
+
+def change_weight(self, x):
+    self.weight.data += 1
+    return 3 * x + self.weight.data
+
+
+@pytest.mark.parametrize("forward, text", [
+    (lambda self, x: (x, x), "Faulty.forward returns a tuple, not one array"),
+    (lambda self, x: np.float32(x), "Faulty.forward returns float32 where inputs and parameters are float64"),
+    (lambda self, x: np.where(x == x[1, 2, 0], np.inf, x), "returns inf at [1, 2, 0], and 1 of 24 numbers"),
+    (change_x, "Faulty.forward changes x in place; it is the caller's"),
+    (change_weight, "Faulty.forward changes the parameter weight; only an optimiser may"),
+], ids=["tuple", "float32", "infinity", "changes-x", "changes-weight"])
+def test_broken_forward_is_named_as_itself(forward, text):
+    assert text in says(Faulty(forward))
+
+
+@pytest.mark.parametrize("backward, text", [
+    (lambda self, dy, x: (dy, dy), "Faulty.backward returns 2 gradients for 1 float inputs (x)"),
+    (lambda self, dy, x: None, "Faulty.backward returns 0 gradients for 1 float inputs (x)"),
+    (lambda self, dy, x: 3.0, "Faulty.backward returns, for x, a float, not an array"),
+    (lambda self, dy, x: 3 * dy[:1], "for x, a gradient of shape (1, 3, 4) for an array of shape (2, 3, 4)"),
+    (lambda self, dy, x: 3 * dy.T, "a gradient of shape (4, 3, 2) for an array of shape (2, 3, 4): transposed"),
+    (lambda self, dy, x: (3 * dy).astype(np.float32), "for x, float32 where inputs and parameters are float64"),
+    (lambda self, dy, x: 3 * dy * np.where(x == x[1, 0, 2], np.nan, 1),
+     "Faulty.backward returns, for x, nan at [1, 0, 2], and 1 of 24 numbers are not finite"),
+    (lambda self, dy, x: dy.__imul__(3), "Faulty.backward changes dy in place"),
+    (lambda self, dy, x: x.__imul__(0) + 3 * dy, "Faulty.backward changes x in place"),
+], ids=["two", "none", "number", "shape", "transposed", "float32", "nan", "changes-dy", "changes-x"])
+def test_broken_backward_is_named_as_itself(backward, text):
+    assert text in says(Faulty(backward=backward))
+
+
+def test_a_gradient_of_a_parameter_of_the_wrong_shape_is_named():
+    class Wrong(Faulty):
+        def backward(self, dy, tape):
+            tape.pop(self)
+            self.weight.grad = dy.sum(axis=0)
+            return 3 * dy
+
+    assert "leaves in weight.grad a gradient of shape (3, 4) for an array of shape (4,)" in says(Wrong())
+
+
+def test_random_numbers_beside_the_tape_are_named():
+    class Noise(Layer):
+        def forward(self, x, tape=NO_TAPE):
+            return x + np.random.default_rng().standard_normal(x.shape)
+
+        def backward(self, dy, tape):
+            return dy
+
+    assert "Noise.forward is not deterministic: two runs with Tape(seed=None) differ" in says(Noise())
+    assert "two runs with Tape(seed=5) differ" in says(Noise(), X, seed=5)
+
+
+def test_a_layer_that_behaves_otherwise_without_a_tape_is_named():
+    class Shy(Layer):
+        def forward(self, x, tape=NO_TAPE):
+            return x * 2 if tape.keep else x * 3
+
+        def backward(self, dy, tape):
+            return dy * 2
+
+    assert "Shy.forward returns something else without a tape than with one" in says(Shy())
+
+
+def test_a_forward_without_a_tape_is_refused():
+    class Old(Layer):
+        def forward(self, x):
+            return x
+
+    with pytest.raises(TypeError, match="Old.forward must take tape=NO_TAPE"):
+        check_gradients(Old(), X)
+
+
+def test_a_saved_array_changed_by_a_layer_inside_is_named():
+    class Careless(Layer):
+        def __init__(self):
+            self.relu = ReLU()
+
+        def forward(self, x, tape=NO_TAPE):
+            y = self.relu.forward(x, tape)
+            y *= 2  # what ReLU has saved
+            y -= 1
+            return y
+
+        def backward(self, dy, tape):
+            return self.relu.backward(2 * dy, tape)
+
+    assert "that ReLU saved is changed in place between its forward and its backward" in says(Careless(), X)
+
+
+def test_a_wrong_layer_deep_inside_is_named():
+    encoder = Encoder(7, 8, 2, 6, 2, rng=0)
+    norm = encoder.layers[1].norm2
+    encoder.layers[1].norm2 = with_slip(SLIPS[0])(8)
+    encoder.layers[1].norm2.weight = norm.weight
+    text = says(encoder, np.arange(10).reshape(2, 5) % 7, mask=padding_mask([5, 3]))
+    assert "layers.1.norm2 (Norm) is the first layer in backward order that is wrong by itself" in text
+    assert "layers.1.norm2: x: right when weight is 1 everywhere" in text
+
+
+def test_a_wrong_composite_of_right_layers_is_named_itself():
+    class Forgetful(EncoderLayer):
+        def backward(self, dy, tape):
+            dh = self.drop2.backward(dy, tape)
+            dh = self.ffn.backward(dh, tape)
+            dx = dy + self.norm2.backward(dh, tape)
+            dh = self.drop1.backward(dx, tape)
+            dquery, dmemory = self.attn.backward(dh, tape)
+            return self.norm1.backward(dquery + dmemory, tape)
+
+    text = says(Forgetful(8, 2, 6, rng=0), np.random.default_rng(1).standard_normal((2, 5, 8)))
+    assert "the mistake is in Forgetful.backward itself" in text
+    assert "x: what backward's gradient lacks is exactly what drop1.backward is given" in text
+
+
+def test_the_erf_forward_with_the_tanh_backward_fails():
+    class Mixed(Layer):
+        def forward(self, x, tape=NO_TAPE):
+            GELUTanh().forward(x, inner := Tape())
+            tape.push(self, inner)
+            return GELU().forward(x)
+
+        def backward(self, dy, tape):
+            (inner,) = tape.pop(self)
+            return GELUTanh.backward(inner._records[-1][0], dy, inner)
+
+    assert "Mixed: 1 of 1 gradients is wrong" in says(Mixed(), X)
+
+
+# What is right passes
+
+
+def test_embedding_and_losses_have_integer_inputs():
+    assert check_gradients(Embedding(5, 3, rng=0), np.array([[1, 1, 3], [0, 4, 1]])).arrays == 1
+    assert check_gradients(CrossEntropy(0.1), X, np.array([[0, 3, -100], [1, 1, 2]])).arrays == 1
+
+
+def test_an_array_given_twice_is_one_input():
+    attention = MultiHeadAttention(4, 2, rng=0)
+    assert check_gradients(attention, X, X).arrays == 9
+    assert check_gradients(attention, X, X.copy()).arrays == 10
+    assert "query and memory" in checker(attention, X, X).probe.inputs
+
+
+def test_masks_and_dropout_are_held_fixed():
+    result = check_gradients(MultiHeadAttention(4, 2, 0.5, rng=0), X, X[:, ::-1], mask=padding_mask([0, 2], 3), seed=3)
+    assert result.error < 1e-7
+
+
+def test_half_and_single_precision_layers_are_checked_in_double():
+    layer = Linear(4, 5, rng=0).astype(np.float16)
+    assert check_gradients(layer, X.astype(np.float16)).error < 1e-8
+    assert layer.weight.data.dtype == np.float16
+
+
+def test_nothing_of_the_callers_is_changed():
+    layer = FeedForward(4, 6, 0.3, rng=0)
+    layer.w_1.bias.grad += 7
+    before = copy.deepcopy(layer)
+    x, mask_before = X.astype(np.float32), X.astype(np.float32)
+    check_gradients(layer, x, seed=1)
+    with pytest.raises(GradientError):
+        check_gradients(Faulty(backward=lambda self, dy, x: dy), x)
+    assert np.array_equal(x, mask_before) and x.dtype == np.float32
+    for (name, p), (_, q) in zip(layer.named_parameters(), before.named_parameters()):
+        assert p.data.dtype == np.float32 and np.array_equal(p.data, q.data), name
+        assert p.has_grad == q.has_grad and np.array_equal(p.grad, q.grad), name
+
+
+def test_a_read_only_input_is_no_trouble():
+    x = X.copy()
+    x.flags.writeable = False
+    assert check_gradients(LayerNorm(4), x).error < 1e-8
+    assert check_gradients(LayerNorm(4), np.broadcast_to(X[:1], (3, 3, 4))).error < 1e-8
+
+
+# Kinks
+
+
+def test_zeros_in_relu_are_counted_and_not_failed():
+    result = check_gradients(ReLU(), np.zeros((2, 3)))
+    assert result.kinks == 6
+    assert result.error < 1e-9
+
+
+def test_a_kink_does_not_hide_a_wrong_derivative():
+    class Wrong(ReLU):
+        def backward(self, dy, tape):
+            return 1.001 * super().backward(dy, tape)
+
+    assert "right only on the kink where it was given; wrong a little beside it" in says(Wrong(), np.zeros((2, 3)))
+    assert "1.001 everywhere" in says(Wrong(), X)
+
+
+def test_a_kink_close_by_is_stepped_around():
+    x = np.array([[1e-8, -1e-8, 1e-7, -3e-7, 2.0, -1.0]])
+    result = check_gradients(ReLU(), x)
+    assert result.error < 1e-7
+
+
+def test_a_curve_is_not_taken_for_a_kink():
+    probe = Probe(GELU(), [30 * X], {})
+    slope = Slope(probe, "x", np.ones_like(X))
+    assert not slope.kinked
+    at_zero = Slope(Probe(ReLU(), [np.zeros(3)], {}), "x", np.array([0.0, 1, 0]))
+    assert at_zero.kinked
+
+
+# Precision
+
+
+class SumOfSquares(Layer):
+    def forward(self, x, tape=NO_TAPE):
+        tape.push(self, x)
+        return (x * x).sum()
+
+    def backward(self, dy, tape):
+        (x,) = tape.pop(self)
+        return 2 * dy * x
+
+
+def test_a_float32_layer_is_checked_far_beyond_float32():
+    """A float32 difference with a step of 1e-4 would be off by a fifth here."""
+    x = np.linspace(0, 1, 1000, dtype=np.float32)
+    x[500] = 0.5015015
+    assert check_gradients(SumOfSquares(), x).error < 1e-9
+    probe = Probe(SumOfSquares(), [x], {})
+    direction = np.zeros(1000)
+    direction[500] = 1
+    assert Slope(probe, "x", direction).near / float(probe.dy) == pytest.approx(1.003003, rel=1e-7)
+
+
+@pytest.mark.parametrize("scale, offset", [(1e-6, 0), (1, 0), (1e6, 0), (1, 2000), (1e-3, 1)])
+def test_the_step_fits_the_size_of_the_array(scale, offset):
+    assert check_gradients(LayerNorm(4, eps=1e-12 * scale**2), offset + scale * X).error < 1e-7
+
+
+def test_a_factor_of_a_millionth_is_found():
+    class Almost(Linear):
+        def backward(self, dy, tape):
+            return super().backward(dy, tape) * (1 + 1e-6)
+
+    assert "times 1.000001 everywhere" in says(Almost(4, 5, rng=0))
+    large = np.random.default_rng(1).standard_normal((20, 30, 4))
+    assert "times 1.000001 everywhere" in says(Almost(4, 5, rng=0), large)
+
+
+def test_one_wrong_number_in_a_large_gradient_is_found():
+    class OneOff(Linear):
+        def backward(self, dy, tape):
+            dx = super().backward(dy, tape)
+            dx[7, 3, 2] *= 1.001
+            return dx
+
+    assert "OneOff: 1 of 3 gradients is wrong" in says(OneOff(4, 5, rng=0), np.ones((20, 30, 4)))
+
+
+def test_a_gradient_checked_against_a_plain_sum_would_miss_a_softmax_without_backward():
+    """The cotangent is random: against a sum of the outputs, zero is the right gradient of a softmax."""
+    from tinyenc.ops import softmax, softmax_backward
+
+    class Softmax(Layer):
+        scale = 0.0
+
+        def forward(self, x, tape=NO_TAPE):
+            y = softmax(x)
+            tape.push(self, y)
+            return y
+
+        def backward(self, dy, tape):
+            (y,) = tape.pop(self)
+            return self.scale * softmax_backward(dy, y)
+
+    assert "backward's gradient is zero everywhere" in says(Softmax())
+    Softmax.scale = 1.0
+    assert check_gradients(Softmax(), X).error < 1e-8
+
+
+# Pieces
+
+
+def test_scattered_memory_holds_the_same_values():
+    y = in_scattered_memory(X)
+    assert np.array_equal(y, X)
+    assert not y.flags.c_contiguous and not y.flags.f_contiguous
+    assert in_scattered_memory(np.float64(3) + np.zeros(())) == 3
+
+
+def test_parameters_that_are_constant_get_random_values_in_the_copy():
+    layer = LayerNorm(4)
+    probe = Probe(layer, [X], {})
+    assert len(set(probe.parameters["weight"].data)) == len(set(probe.parameters["bias"].data)) == 4
+    assert (layer.weight.data == 1).all() and (layer.bias.data == 0).all()
+
+
+def test_dropout_with_every_entry_kept_is_the_identity():
+    assert check_gradients(Dropout(0.0), X, seed=1).error < 1e-9
+
+
+def test_result_reads_as_a_sentence():
+    text = str(check_gradients(Norm(4), X))
+    assert text.startswith("2 gradients right: 28 derivatives, largest relative error ")
+    assert text.endswith(", 0 on a kink")
