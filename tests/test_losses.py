@@ -71,6 +71,20 @@ def test_huge_logits_give_a_finite_loss_and_gradient():
     np.testing.assert_allclose(dlogits, [[-0.5, 0, 0.5], [0, 0, 0]], atol=1e-7)
 
 
+def test_class_ruled_out_by_minus_infinity_gets_no_gradient():
+    logits = np.array([[1, -np.inf, 2, 0], [-np.inf, -np.inf, 3, -np.inf]])
+    with no_float_trouble():
+        loss, dlogits = both_ways(CrossEntropy(), logits, np.array([0, 2]))
+    assert loss == pytest.approx(np.log(np.exp([0, 1, -1]).sum()) / 2, rel=1e-14)
+    assert not dlogits[~np.isfinite(logits)].any() and dlogits[0, [0, 2, 3]].all()
+
+
+def test_tape_holds_one_array_of_the_logits_size():
+    logits, tape = random(200, 300, dtype=np.float32), Tape()
+    CrossEntropy(0.1).forward(logits, np.zeros(200, int), tape)
+    assert tape.nbytes < 1.1 * logits.nbytes
+
+
 def test_mean_is_over_all_leading_axes():
     logits, targets = random(2, 3, 5), np.array([[0, 4, -100], [2, -100, -100]])
     loss, dlogits = both_ways(CrossEntropy(), logits, targets)

@@ -1,8 +1,10 @@
 """Losses: layers whose forward returns one number."""
 
+import numpy as np
+
 from .backend import array_module, as_array, like
 from .layer import Layer
-from .ops import log_softmax, log_softmax_backward
+from .ops import log_softmax, rows
 from .tape import NO_TAPE
 
 
@@ -26,22 +28,24 @@ class CrossEntropy(Layer):
         targets = as_array(targets)
         check_targets(targets, logits.shape, self.ignore)
         targets = like(targets, logits)
-        counted = (targets != self.ignore)[..., None]  # (..., 1)
+        counted = targets != self.ignore
+        at = np.where(counted, targets, 0)[..., None]
         logp = log_softmax(logits)
-        q = self.smoothed(targets, counted, logp)
+        losses = array_module(logp).take_along_axis(logp, at, axis=-1)[..., 0] * -(1 - self.label_smoothing)
+        if self.label_smoothing:
+            losses -= logp.mean(axis=-1) * self.label_smoothing
         n = counted.sum().clip(1).astype(logp.dtype)
-        tape.push(self, logp, q, n, logits.dtype)
-        return -(q * logp).sum() / n
+        tape.push(self, logp, at, counted, n, logits.dtype)
+        return np.where(counted, losses, 0).sum() / n
 
     def backward(self, dloss, tape):
-        logp, q, n, dtype = tape.pop(self)
-        return log_softmax_backward(q * (-dloss / n), logp).astype(dtype, copy=False)
-
-    def smoothed(self, targets, counted, logp):
-        """q, of logp's shape: the distribution that log softmax is compared with, zeros where a target is ignored."""
-        classes = array_module(logp).arange(logp.shape[-1])
-        q = (classes == targets[..., None]).astype(logp.dtype)
-        return (q * (1 - self.label_smoothing) + self.label_smoothing / logp.shape[-1]) * counted
+        """softmax(logits) - q, for each target that counts."""
+        logp, at, counted, n, dtype = tape.pop(self)
+        dlogits = rows(np.exp(logp))
+        dlogits -= self.label_smoothing / logp.shape[-1]
+        dlogits[array_module(logp).arange(len(dlogits)), at.ravel()] -= 1 - self.label_smoothing
+        dlogits *= (counted * (dloss / n)).reshape(-1, 1)
+        return dlogits.reshape(logp.shape).astype(dtype, copy=False)
 
     def count(self, targets):
         """How many targets count, as an int."""
