@@ -8,9 +8,12 @@ from tinyenc import (
     Encoder,
     EncoderLayer,
     FirstPool,
+    GatedFeedForward,
     MaxPool,
     MeanPool,
     PostLNEncoderLayer,
+    RMSNorm,
+    SiLU,
     Tape,
     causal_mask,
     padding_mask,
@@ -267,3 +270,13 @@ def test_sizes_below_one_are_refused_by_name(name):
     sizes = dict(vocab_size=10, d_model=8, n_heads=2, d_ff=8, n_layers=1, max_len=8)
     with pytest.raises(ValueError, match=f"^{name} must be at least 1, got 0$"):
         Encoder(**sizes | {name: 0})
+
+
+@KINDS
+def test_norm_and_feed_forward_are_swapped_in_every_layer_by_one_argument_each(layer):
+    encoder = small_encoder(layer, norm=RMSNorm, ffn=GatedFeedForward, activation=SiLU())
+    for part in encoder.layers:
+        assert type(part.norm1) is type(part.norm2) is RMSNorm
+        assert type(part.ffn) is GatedFeedForward and type(part.ffn.activation) is SiLU
+    assert type(encoder.norm) is (type(None) if layer.output_is_normed else RMSNorm)
+    assert len({id(part) for layer in encoder.layers for part in (layer.norm1, layer.norm2, layer.ffn)}) == 6

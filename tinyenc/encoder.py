@@ -9,6 +9,7 @@ from .attention.masks import as_mask, check_mask, real_tokens
 from .attention.multi_head import MultiHeadAttention
 from .backend import as_array, like, on_host
 from .layer import Layer
+from .layers.batch_norm import BatchNorm
 from .layers.dropout import Dropout
 from .layers.embedding import Embedding, check_ids
 from .layers.feed_forward import FeedForward
@@ -18,17 +19,21 @@ from .tape import NO_TAPE
 
 
 class EncoderLayer(Layer):
-    """Pre-LN (Xiong et al. 2020): x + drop(attn(norm(x))), then x + drop(ffn(norm(x))). (B, T, D) -> (B, T, D)."""
+    """Pre-LN (Xiong et al. 2020): x + drop(attn(norm(x))), then x + drop(ffn(norm(x))). (B, T, D) -> (B, T, D).
+
+    norm: the kind of its norms, by default LayerNorm. ffn: of its feed-forward network, by default FeedForward.
+    """
 
     output_is_normed = False
 
     def __init__(self, d_model, n_heads, d_ff, dropout=0.1, activation=None, attend=None, positions=None,
-                 eps=1e-5, rng=None):
-        self.norm1 = LayerNorm(d_model, eps)
+                 eps=1e-5, norm=None, ffn=None, rng=None):
+        norm, ffn = norm or LayerNorm, ffn or FeedForward
+        self.norm1 = norm(d_model, eps)
         self.attn = MultiHeadAttention(d_model, n_heads, dropout, attend, positions, rng)
         self.drop1 = Dropout(dropout)
-        self.norm2 = LayerNorm(d_model, eps)
-        self.ffn = FeedForward(d_model, d_ff, dropout, activation, rng)
+        self.norm2 = norm(d_model, eps)
+        self.ffn = ffn(d_model, d_ff, dropout, activation, rng)
         self.drop2 = Dropout(dropout)
 
     def forward(self, x, mask=None, tape=NO_TAPE):
@@ -53,19 +58,20 @@ class EncoderLayer(Layer):
 class PostLNEncoderLayer(Layer):
     """Post-LN (Vaswani et al. 2017), BERT's: norm(x + drop(attn(x))), then norm(x + drop(ffn(x))).
 
-    (B, T, D) -> (B, T, D).
+    (B, T, D) -> (B, T, D). norm, ffn: as in EncoderLayer.
     """
 
     output_is_normed = True
 
     def __init__(self, d_model, n_heads, d_ff, dropout=0.1, activation=None, attend=None, positions=None,
-                 eps=1e-5, rng=None):
+                 eps=1e-5, norm=None, ffn=None, rng=None):
+        norm, ffn = norm or LayerNorm, ffn or FeedForward
         self.attn = MultiHeadAttention(d_model, n_heads, dropout, attend, positions, rng)
         self.drop1 = Dropout(dropout)
-        self.norm1 = LayerNorm(d_model, eps)
-        self.ffn = FeedForward(d_model, d_ff, dropout, activation, rng)
+        self.norm1 = norm(d_model, eps)
+        self.ffn = ffn(d_model, d_ff, dropout, activation, rng)
         self.drop2 = Dropout(dropout)
-        self.norm2 = LayerNorm(d_model, eps)
+        self.norm2 = norm(d_model, eps)
 
     def forward(self, x, mask=None, tape=NO_TAPE):
         h = self.attn.forward(x, x, mask, tape)
@@ -83,6 +89,25 @@ class PostLNEncoderLayer(Layer):
         dh = self.drop1.backward(dx, tape)
         dquery, dmemory = self.attn.backward(dh, tape)
         return dx + dquery + dmemory
+
+
+class BatchNormEncoderLayer(EncoderLayer):
+    """Pre-LN with BatchNorm in place of LayerNorm: worse on text, and Shen et al. (2020) show why."""
+
+    def __init__(self, d_model, n_heads, d_ff, dropout=0.1, activation=None, attend=None, positions=None,
+                 eps=1e-5, norm=None, ffn=None, rng=None):
+        norm = norm or BatchNorm
+        super().__init__(d_model, n_heads, d_ff, dropout, activation, attend, positions, eps, norm, ffn, rng)
+
+    def forward(self, x, mask=None, tape=NO_TAPE):
+        """As EncoderLayer's, and its backward is that one's, but the norms must know which tokens are real."""
+        h = self.norm1.forward(x, mask, tape)
+        h = self.attn.forward(h, h, mask, tape)
+        x = x + self.drop1.forward(h, tape)
+
+        h = self.norm2.forward(x, mask, tape)
+        h = self.ffn.forward(h, tape)
+        return x + self.drop2.forward(h, tape)
 
 
 class TokenEmbedding(Layer):
@@ -125,6 +150,7 @@ class Encoder(Layer):
     layer: the kind of layer, EncoderLayer (pre-LN) or PostLNEncoderLayer.
     positions: how the order is told, one of `positions`; by default SinusoidalPositions(d_model, max_len).
     attend: the attention core of every layer, with a dropout of its own; by default DotProduct(dropout).
+    norm, ffn: the kinds of norm (LayerNorm, RMSNorm) and of feed-forward network (FeedForward, GatedFeedForward).
     padding_idx: the id whose row of the table stays without gradient; None for none.
 
     With a padding mask the batch is packed, so that time and memory follow the real tokens. The hidden states at
@@ -132,7 +158,8 @@ class Encoder(Layer):
     """
 
     def __init__(self, vocab_size, d_model=512, n_heads=8, d_ff=2048, n_layers=6, max_len=5000, dropout=0.1,
-                 layer=EncoderLayer, activation=None, attend=None, positions=None, padding_idx=None, rng=None):
+                 layer=EncoderLayer, activation=None, attend=None, positions=None, norm=None, ffn=None,
+                 padding_idx=None, rng=None):
         for name, value in dict(vocab_size=vocab_size, d_model=d_model, d_ff=d_ff, n_layers=n_layers,
                                 max_len=max_len).items():
             if value < 1:
@@ -141,9 +168,9 @@ class Encoder(Layer):
         tokens = Embedding(vocab_size, d_model, math.sqrt(d_model), padding_idx, rng)
         positions = positions or SinusoidalPositions(d_model, max_len)
         self.embed = TokenEmbedding(tokens, positions, dropout)
-        self.layers = [layer(d_model, n_heads, d_ff, dropout, activation, attend, positions, rng=rng)
-                       for _ in range(n_layers)]
-        self.norm = None if layer.output_is_normed else LayerNorm(d_model)
+        self.layers = [layer(d_model, n_heads, d_ff, dropout, activation, attend, positions, norm=norm, ffn=ffn,
+                             rng=rng) for _ in range(n_layers)]
+        self.norm = None if layer.output_is_normed else (norm or LayerNorm)(d_model)
 
     @classmethod
     def from_parts(cls, embed, layers, norm=None):

@@ -44,6 +44,17 @@ class Parameter:
         return f"Parameter{self.data.shape} {self.data.dtype}"
 
 
+class Buffer:
+    """An array that a layer keeps and nobody learns: running statistics. Saved, loaded and moved as parameters are."""
+
+    def __init__(self, data):
+        self.data = data
+
+    @property
+    def shape(self):
+        return self.data.shape
+
+
 class Layer:
     """A pair of methods, forward above backward, and the parameters found in its attributes.
 
@@ -63,6 +74,10 @@ class Layer:
         """Every Parameter, a shared one once."""
         return [parameter for _, parameter in self.named_parameters()]
 
+    def named_arrays(self):
+        """(dotted name, Parameter or Buffer) for all that a state holds."""
+        return _first_names(self, (Parameter, Buffer))
+
     def named_layers(self):
         """(dotted name, Layer) for every layer inside, outermost first; this one is named ""."""
         return _first_names(self, Layer)
@@ -79,37 +94,46 @@ class Layer:
                 parameter.grad.fill(0)
 
     def state_dict(self):
-        """{dotted name: a copy of the parameter, as a NumPy array}."""
-        return {name: np.array(to_host(p.data)) for name, p in self.named_parameters()}
+        """{dotted name: a copy of the parameter or buffer, as a NumPy array}."""
+        return {name: np.array(to_host(p.data)) for name, p in self.named_arrays()}
 
     def load_state_dict(self, state):
-        """Copy arrays into the parameters of these names, in each parameter's dtype.
+        """Copy arrays into the parameters and buffers of these names, in the dtype of each.
 
-        ValueError names every missing, unexpected and mis-shaped entry; then nothing was changed.
+        ValueError names every missing, unexpected and mis-shaped entry, or one out of range; then nothing was changed.
         """
-        parameters = dict(self.named_parameters())
-        wrong = [f"missing {name}" for name in parameters if name not in state]
-        wrong += [f"unexpected {name}" for name in state if name not in parameters]
+        own = dict(self.named_arrays())
+        wrong = [f"missing {name}" for name in own if name not in state]
+        wrong += [f"unexpected {name}" for name in state if name not in own]
         wrong += [f"{name} has shape {tuple(state[name].shape)}, not {p.shape}"
-                  for name, p in parameters.items() if name in state and tuple(state[name].shape) != p.shape]
+                  for name, p in own.items() if name in state and tuple(state[name].shape) != p.shape]
         if wrong:
             raise ValueError(f"the state does not fit {type(self).__name__}: " + "; ".join(wrong))
-        for name, parameter in parameters.items():
-            parameter.data[...] = to_device(np.asarray(state[name], parameter.data.dtype), _device(parameter.data))
+        new = {name: _converted(name, np.asarray(state[name]), p.data.dtype) for name, p in own.items()}
+        for name, p in own.items():
+            p.data[...] = to_device(new[name], _device(p.data))
 
     def to(self, device):
-        """Move parameters, gradients and tables to "cpu" or "gpu"; returns self."""
+        """Move parameters, gradients and buffers to "cpu" or "gpu"; returns self."""
+        for _, array in self.named_arrays():
+            array.data = to_device(array.data, device)
         for parameter in self.parameters():
-            parameter.data = to_device(parameter.data, device)
             if parameter.has_grad:
                 parameter.grad = to_device(parameter.grad, device)
         return self
 
     def astype(self, dtype):
-        """Convert every parameter to dtype, dropping gradients; returns self."""
-        for parameter in self.parameters():
-            parameter.data = parameter.data.astype(dtype)
-            parameter.grad = None
+        """Convert every parameter to dtype, dropping gradients; returns self. Buffers stay in float32 or wider.
+
+        ValueError where a number is beyond the range of dtype; then nothing was changed.
+        """
+        own = dict(self.named_arrays())
+        new = {name: _converted(name, p.data, dtype if isinstance(p, Parameter) else wide(dtype))
+               for name, p in own.items()}
+        for name, p in own.items():
+            p.data = new[name]
+            if isinstance(p, Parameter):
+                p.grad = None
         return self
 
     def named_parts(self):
@@ -119,6 +143,16 @@ class Layer:
 
 def _device(array):
     return "cpu" if on_host(array) else "gpu"
+
+
+def _converted(name, array, dtype):
+    """array in dtype; ValueError where a number in it becomes infinite."""
+    with np.errstate(over="ignore"):
+        converted = array.astype(dtype)
+    if converted.dtype.itemsize < array.dtype.itemsize and (np.isinf(converted) & ~np.isinf(array)).any():
+        raise ValueError(f"{name} holds a number beyond the range of {converted.dtype}: its largest is "
+                         f"{float(abs(array[np.isfinite(array)]).max()):g}")
+    return converted
 
 
 def _first_names(root, kind):
@@ -131,7 +165,7 @@ def _first_names(root, kind):
 
 
 def _walk(node, path):
-    if isinstance(node, (Parameter, Layer)):
+    if isinstance(node, (Parameter, Buffer, Layer)):
         yield path, node
     if isinstance(node, Layer):
         children = node.named_parts().items()

@@ -41,6 +41,11 @@ class Tape:
         """A fresh seed for one dropout mask; None when dropout is off."""
         return None if self._draws is None else self._draws.getrandbits(64)
 
+    @property
+    def training(self):
+        """Whether it has a seed: dropout is on, and BatchNorm looks at the batch."""
+        return self._draws is not None
+
     def fork(self):
         """A tape of its own for a part of the work that runs aside; push it, as any saved value."""
         return Tape(self.next_seed(), self.keep)
