@@ -89,34 +89,36 @@ def relu_backward(dy, y):
     return dy * (y > 0)
 
 
-# Phi(-a) = exp(-a^2 / 2) q(t) / (a + 1) for a >= 0, with t = (a - 4) / (a + 4) and q this polynomial, lowest power
-# first: Chebyshev fits of the scaled complementary error function, to float64 and to float32 accuracy.
+# Phi(-a) = exp(-a^2 / 2) t q(1 - t) for a >= 0, with t = 8 / (a + 4) and q this polynomial, lowest power first:
+# Chebyshev fits of the scaled complementary error function, to float64 and to float32 accuracy.
 NORMAL_TAIL_64 = (
-    0.47205320650984467, -0.09670347732652607, 0.013999634724430469, 0.02860036405357749, -0.03219783742831453,
-    0.01793609747886859, -0.0050023785870514665, -0.00028562308680939413, 0.0006948970692570495,
-    -9.443033944152223e-05, -8.785300442645791e-05, 2.1250446856208376e-05, 1.3626315192600401e-05,
-    -3.433372216853275e-06, -2.6118464340168558e-06, 4.0671730125154447e-07, 5.507747965364098e-07,
-    -1.237153366992197e-09, -1.1022354013739079e-07, -1.7932121916642413e-08, 1.7442583764419795e-08,
-    5.474708632048689e-09, -1.5456221598143852e-09, -6.763267210562454e-10)
+    0.09441064130196891, -0.07598708024648594, 0.04839217509278304, -0.02331523224501049, 0.007549571861081238,
+    -0.0009425236194127533, -0.00043496154069730484, 0.0002038522899202044, 1.6667989123527596e-05,
+    -2.8886754062725155e-05, -2.3825006120548372e-07, 4.392654116419764e-06, 8.857917992150926e-08,
+    -7.39028980906542e-07, -7.640975469892021e-08, 1.2636315555953386e-07, 3.05948836354011e-08,
+    -1.847901954385084e-08, -7.627611330681036e-09, 1.5889824762284062e-09, 9.323066029714228e-10)
 NORMAL_TAIL_32 = (
-    0.472053203, -0.0967033354, 0.0139999137, 0.0285974679, -0.0322011629, 0.0179528175, -0.00498771425,
-    -0.000325830999, 0.000664988692, -4.99905145e-05, -5.80912353e-05)
+    0.0944106441, -0.0759871395, 0.0483919342, -0.0233138461, 0.00755348511, -0.000949585151, -0.000457123027,
+    0.000206320395, 5.68051776e-05)
 
 
 @rowwise
 def normal_cdf(x):
     """Phi(x), the chance that a standard normal number is below x: (1 + erf(x / sqrt 2)) / 2.
 
-    Relative error under 2e-14 in float64 (both tails, to |x| = 10), 2e-6 in float32.
+    Relative error under 2e-14 in float64 (both tails, to |x| = 10), 3e-6 in float32.
     """
     a = abs(x.astype(wide(x.dtype), copy=False))
-    t = (a - 4) / (a + 4)
-    coefficients = NORMAL_TAIL_64 if a.dtype == np.float64 else NORMAL_TAIL_32
-    q = coefficients[-1]
-    for c in coefficients[-2::-1]:
-        q = q * t + c
-    tail = np.exp(-0.5 * a * a) * q / (a + 1)
-    return np.where(x > 0, 1 - tail, tail).astype(x.dtype, copy=False)
+    t = 8 / (a + 4)
+    s = 1 - t
+    *lower, second, first = NORMAL_TAIL_64 if a.dtype == np.float64 else NORMAL_TAIL_32
+    tail = s * first + second
+    for c in reversed(lower):
+        tail *= s
+        tail += c
+    tail *= t
+    tail *= np.exp(-0.5 * a * a)
+    return abs((x > 0) - tail).astype(x.dtype, copy=False)  # 1 - tail or tail: choosing by `where` takes far longer
 
 
 @rowwise
