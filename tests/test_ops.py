@@ -14,11 +14,9 @@ def test_softmax_of_large_scores_does_not_overflow():
         weights = ops.softmax(x)
         logp = ops.log_softmax(x)
         dx = ops.softmax_backward(np.array([[1.0, 2, 3]]), weights)
-        dlog = ops.log_softmax_backward(np.array([[1.0, 2, 3]]), logp)
     assert weights.tolist() == [[0, 0, 1]]
     assert logp.tolist() == [[-999, -1010, 0]]
     assert np.isfinite(dx).all() and not dx.any()  # saturated
-    np.testing.assert_allclose(dlog, [[1, 2, -3]], atol=1e-12)
 
 
 # B01

@@ -235,9 +235,3 @@ def log_softmax(logits):
     logits = logits.astype(wide(logits.dtype), copy=False)
     shifted = logits - logits.max(axis=-1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-
-
-@rowwise
-def log_softmax_backward(dy, y):
-    """dy - softmax * sum of dy."""
-    return dy - np.exp(y) * dy.sum(axis=-1, keepdims=True)
