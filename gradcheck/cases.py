@@ -42,6 +42,7 @@ class Case(NamedTuple):
     seed: int | None
 
     def check(self):
+        __tracebackhide__ = True
         return check_gradients(self.layer, *self.inputs, mask=self.mask, named=self.named, seed=self.seed)
 
     def checker(self):

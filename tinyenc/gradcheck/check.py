@@ -23,6 +23,7 @@ def check_gradients(layer, *inputs, mask=None, named=None, seed=None, tol=1e-7, 
     places are counted, and everything is checked once more a little beside them. Layers whose forward and backward
     are each right must be right, too, when they are used twice on one tape, and on inputs scattered in memory.
     """
+    __tracebackhide__ = True  # pytest shows the message, not these lines
     check = checker(layer, *inputs, mask=mask, named=named, seed=seed, tol=tol, rng=rng)
     try:
         result = check.result()

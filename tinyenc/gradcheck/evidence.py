@@ -157,7 +157,8 @@ def simpler_checks(check):
                check.like(given={name: first.get(id(value), value) for name, value in given.items()}))
     for name, parameter in probe.parameters.items():
         if parameter.data.ndim < 2:
-            yield f"right when {name} is 1 everywhere: a factor of {name}, no more", with_constant(check, name, 1)
+            yield (f"right when {name} is 1 everywhere: a factor of {name} is missing, or one too many",
+                   with_constant(check, name, 1))
             yield f"right when {name} is 0 everywhere", with_constant(check, name, 0)
 
 
