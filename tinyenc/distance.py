@@ -24,6 +24,8 @@ class RelativeBias:
     """
 
     def __init__(self, diagonals, learnt=False):
+        if diagonals.ndim != 2 or diagonals.shape[1] % 2 == 0:
+            raise ValueError(f"the diagonals of a bias are (heads, 2 T - 1), got shape {diagonals.shape}")
         self.diagonals = diagonals
         self.grad = array_module(diagonals).zeros_like(diagonals) if learnt else None
 
