@@ -36,19 +36,43 @@ def test_every_backward_has_faults_planted():
     assert not [name for name in names if name.startswith(("gradcheck", "kernels"))]
 
 
+EXAMPLE = """
+def backward(self, dy, tape):
+    x, drop = tape.pop(self)
+    dropped = drop.apply(x) if drop else x
+    self.weight.grad += dropped.T @ dy
+    dx = dy * 2 - dy.sum(axis=-1, keepdims=True, dtype=wide(dy.dtype))
+    dx[x == 0] = 0
+    if self.bias:
+        self.bias.backward(dy, tape)
+    if not on_host(dy):
+        return dx * 3
+    return dx, self.merge(dropped)
+"""
+
+
 def test_faults_are_of_many_kinds():
-    edits = {mutant.edit for mutant in mutants(target("layers.linear.Linear.backward"))}
-    assert {"self.weight.grad += dweight -> self.weight.grad = dweight",
-            "self.weight.grad += dweight -> self.weight.grad -= dweight",
-            "self.weight.grad += dweight -> self.weight.grad += dweight * 1.001",
-            "self.weight.grad += dweight -> pass",
-            "if self.bias: -> if not self.bias:",
-            "return dx -> return -dx",
-            "return dx -> return dy"} <= edits
-    edits = {mutant.edit for mutant in mutants(target("ops.matmul_backward"))}
-    assert "dweight = rows(x).T @ rows(dy) -> dweight = rows(x) @ rows(dy)" in edits
-    edits = {mutant.edit for mutant in mutants(target("ops.normalise_backward"))}
-    assert any(edit.endswith("mean(axis=-2, keepdims=True, dtype=wide(dy.dtype))") for edit in edits)
+    node = ast.parse(EXAMPLE).body[0]
+    edits = [mutant.edit for mutant in mutants(Target("example", test_faults_are_of_many_kinds, node))]
+    before = "dropped = drop.apply(x) if drop else x -> dropped = "
+    assert {before + "x", before + "drop.apply(x)", before + "x if drop else x"} <= set(edits)
+    before = "self.weight.grad += dropped.T @ dy -> "
+    assert {before + "pass",
+            before + "self.weight.grad = dropped.T @ dy", before + "self.weight.grad -= dropped.T @ dy",
+            before + "self.weight.grad += dropped.T @ dy * 1.001", before + "self.weight.grad += dropped @ dy",
+            before + "self.weight.grad += x.T @ dy", before + "self.weight.grad += dy @ dropped.T"} <= set(edits)
+    before = "dx = dy * 2 - dy.sum(axis=-1, keepdims=True, dtype=wide(dy.dtype)) -> dx = "
+    after = "dy.sum(axis=-1, keepdims=True, dtype=wide(dy.dtype))"
+    assert {before + "dy * 2", before + after, f"{before}dy * 2 + {after}", f"{before}dy - {after}",
+            f"{before}dy * 3 - {after}", before + "dy * 2 - dy.mean(axis=-1, keepdims=True, dtype=wide(dy.dtype))",
+            before + "dy * 2 - dy.sum(axis=-2, keepdims=True, dtype=wide(dy.dtype))",
+            before + "dy * 2 - dy.sum(axis=-1, keepdims=False, dtype=wide(dy.dtype))"} <= set(edits)
+    assert {"dx[x == 0] = 0 -> pass", "dx[x == 0] = 0 -> dx[x != 0] = 0", "if self.bias: -> if not self.bias:",
+            "self.bias.backward(dy, tape) -> pass"} <= set(edits)
+    before = "return (dx, self.merge(dropped)) -> return "
+    assert {before + "(-dx, self.merge(dropped))", before + "(self.merge(dropped), dx)", before + "(dx, dropped)",
+            before + "(dx * 0.5, self.merge(dropped))"} <= set(edits)
+    assert not [edit for edit in edits if edit.startswith("return dx * 3") or "wide(x" in edit or "on_host(x" in edit]
 
 
 def test_a_fault_is_gone_when_it_was_tried():
