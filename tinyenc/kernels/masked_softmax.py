@@ -89,10 +89,10 @@ def drop(x, p, seed):
 def variant(name, dtype, keys, width):
     """The kernel for rows of `keys` elements that are moved `width` at a time, and the rows that a block of it takes.
 
-    A thread holds at most 32 elements, in at most 8 packs. A row is shared by 8 or 32 threads, or by a whole block,
-    which may need to go over it in chunks.
+    A thread holds at most 32 elements, in at most 8 packs (2 of float64), so that they fit into its registers. A row
+    is shared by 8 or 32 threads, or by a whole block, which may have to go over it in chunks.
     """
-    most = min(8, 32 // width)
+    most = 2 if dtype == np.float64 else min(8, 32 // width)
     packs = -(-keys // width)
     lanes = next((n for n in (8, 32) if packs <= n * most), BLOCK)
     held = min(most, 1 << (-(-packs // lanes) - 1).bit_length())  # a power of two: fewer variants to compile
