@@ -127,3 +127,12 @@ def test_dropout_falls_on_the_weights_after_the_softmax():
     weights = core.forward(q, k, v, tape=tape)  # uniform attention over a unit matrix shows the weights
     assert set(np.unique(weights * s).round(9)) == {0, 2}
     assert 0.4 < (weights == 0).mean() < 0.6
+
+
+def test_half_precision_is_multiplied_and_summed_in_float32():
+    q, k, v = (random(1, 1, 3000, 8, seed=s) * 0.1 for s in range(3))
+    half = [a.astype(np.float16) for a in (q, k, v)]
+    exact = DotProduct()(*(a.astype(np.float64) for a in half))
+    y = DotProduct()(*half)
+    assert y.dtype == np.float16
+    np.testing.assert_allclose(y, exact, atol=3e-6)  # sums of 3000 weights of 1/3000, which float16 spaces by 2e-7

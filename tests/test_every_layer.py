@@ -239,11 +239,11 @@ def test_half_precision_is_kept_between_layers_with_gradients_in_float32(layer, 
     tape = SeenTape(3)
     y = layer.forward(*[a.astype(np.float16) if a.dtype.kind == "f" else a for a in args], tape=tape)
     loss = isinstance(layer, CrossEntropy)
-    assert y.dtype == (np.float32 if loss or isinstance(layer, DotProduct) else np.float16)
+    assert y.dtype == (np.float32 if loss else np.float16)
     back = layer.backward(1.0 if loss else np.ones_like(y), tape)
     for a in back if isinstance(back, tuple) else (back,):
         assert a is None or np.isfinite(a).all()
-        assert a is None or a.dtype == np.float16 or isinstance(layer, DotProduct)
+        assert a is None or a.dtype == np.float16
     assert all(p.grad.dtype == np.float32 and np.isfinite(p.grad).all() for p in layer.parameters())
     assert not any(a.dtype == np.float64 for _, a in tape.seen)
     layer.astype(np.float64)
@@ -272,3 +272,22 @@ def test_float32_model_with_integer_ids_masks_and_labels_never_meets_float64(int
     floats = [(where, a.dtype) for where, a in seen if a.dtype.kind == "f"]
     assert len(floats) > 500
     assert [item for item in floats if item[1] != np.float32] == []
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (0,), (2, 0), (2, 1, 3)], ids=str)
+@pytest.mark.parametrize("layer", [Linear(16, 7, rng=0), LayerNorm(16), GELU(), FeedForward(16, 24, rng=0)],
+                         ids=lambda layer: type(layer).__name__)
+def test_layers_on_positions_take_any_leading_shape(layer, shape):
+    layer.astype(np.float64)
+    x, tape = random(*shape, 16), Tape()
+    y = layer.forward(x, tape)
+    dy = random(*y.shape, seed=9)
+    dx = layer.backward(dy, tape)
+    grads = fresh_gradients(layer)
+    assert y.shape[:-1] == shape and dx.shape == x.shape
+    for place in np.ndindex(shape):
+        tape = Tape()
+        np.testing.assert_allclose(y[place], layer.forward(x[place][None], tape)[0], rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(dx[place], layer.backward(dy[place][None], tape)[0], rtol=1e-12, atol=1e-14)
+    for name, gradient in fresh_gradients(layer).items():
+        np.testing.assert_allclose(grads[name], gradient, rtol=1e-12, atol=1e-13)

@@ -41,3 +41,12 @@ def test_bias_gradient_of_many_half_precision_rows_is_summed_in_float32():
     layer.backward(x, tape)
     assert layer.bias.grad.dtype == np.float32 and layer.bias.grad.tolist() == [5000]
     assert layer.weight.grad.dtype == np.float32
+
+
+def test_half_precision_gradient_of_the_weight_is_summed_in_float32_beyond_the_range_of_half():
+    layer, tape = Linear(2, 2, rng=0).astype(np.float16), Tape()
+    x = np.full((1000, 2), 30.0, np.float16)
+    x[0] += 1
+    y = layer.forward(x, tape)
+    layer.backward(np.full_like(y, 30), tape)
+    assert (layer.weight.grad == 900030).all() and layer.weight.grad.dtype == np.float32

@@ -158,3 +158,16 @@ def test_update_in_blocks_changes_the_arrays_themselves(contiguous):
 
     in_blocks(update, a, b)
     assert np.array_equal(a, expected)
+
+
+def test_numpys_error_state_is_the_callers_on_every_thread():
+    set_num_threads(2)
+    seen, meet = {}, threading.Barrier(2, timeout=10)  # so that each thread takes one task
+
+    def task(i):
+        meet.wait()
+        seen[threading.get_ident()] = np.geterr()["over"]
+
+    with np.errstate(over="raise"):
+        run_each(task, range(2))
+    assert list(seen.values()) == ["raise", "raise"]

@@ -22,17 +22,25 @@ def sum_rows(x):
     return rows(x).sum(axis=0, dtype=wide(x.dtype))
 
 
-# x weight
+# Matrix products
+
+
+def product(a, b):
+    """a @ b, where half precision is multiplied in float32, and stays so; on the GPU, which sums in float32, a @ b."""
+    if on_host(a):
+        a, b = (x.astype(wide(x.dtype), copy=False) for x in (a, b))
+    return a @ b
 
 
 def matmul(x, weight):
     """x @ weight for x of any leading shape, as one matrix product."""
-    return (rows(x) @ weight).reshape(*x.shape[:-1], weight.shape[1])
+    y = product(rows(x), weight).astype(np.result_type(x, weight), copy=False)
+    return y.reshape(*x.shape[:-1], weight.shape[1])
 
 
 def matmul_backward(dy, x, weight):
     """dx and dweight of matmul."""
-    dweight = rows(x).T @ rows(dy)
+    dweight = product(rows(x).T, rows(dy))
     return matmul(dy, weight.T), dweight
 
 

@@ -6,6 +6,7 @@ interpreter lock inside its loops, threads compute the blocks side by side. Resu
 number of threads.
 """
 
+import contextvars
 import ctypes
 import functools
 import itertools
@@ -49,7 +50,10 @@ if hasattr(os, "register_at_fork"):
 
 
 def run_each(task, items):
-    """Call task(item) for every item, on all cores; returns when all are done. The first error is raised."""
+    """Call task(item) for every item, on all cores; returns when all are done. The first error is raised.
+
+    NumPy's error state (`np.errstate`) is the caller's in every task.
+    """
     items = list(items)
     workers = min(_threads, len(items))
     if workers <= 1 or getattr(_here, "busy", False):
@@ -69,7 +73,7 @@ def run_each(task, items):
         finally:
             _here.busy = False
 
-    others = [_pool.submit(work) for _ in range(workers - 1)]
+    others = [_pool.submit(contextvars.copy_context().run, work) for _ in range(workers - 1)]
     try:
         work()
     finally:

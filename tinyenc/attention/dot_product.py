@@ -4,7 +4,7 @@ import math
 
 from ..layer import Layer
 from ..layers.dropout import Dropout
-from ..ops import masked_softmax, masked_softmax_backward
+from ..ops import masked_softmax, masked_softmax_backward, product
 from ..tape import NO_TAPE
 
 
@@ -20,21 +20,21 @@ class DotProduct(Layer):
 
     def forward(self, q, k, v, mask=None, bias=None, tape=NO_TAPE):
         q = q / math.sqrt(q.shape[-1])  # scaled before the product, which could overflow half precision
-        scores = q @ k.mT  # (B, H, T, S)
+        scores = product(q, k.mT)  # (B, H, T, S)
         if bias is not None:
             scores = scores + bias.values
         drop = self.dropout.draw(scores, tape)
         weights, dropped = masked_softmax(scores, mask, drop)
-        tape.push(self, q, k, v, bias, weights, drop)
-        return dropped @ v
+        tape.push(self, q, k, v, bias, weights.astype(q.dtype, copy=False), drop)
+        return product(dropped, v).astype(q.dtype, copy=False)
 
     def backward(self, dy, tape):
         q, k, v, bias, weights, drop = tape.pop(self)
         dropped = drop.apply(weights) if drop else weights
-        dv = dropped.mT @ dy
-        dscores = masked_softmax_backward(dy @ v.mT, weights, drop)
+        dv = product(dropped.mT, dy)
+        dscores = masked_softmax_backward(product(dy, v.mT), weights, drop)
         if bias is not None and bias.learnt:
             bias.add_grad(dscores)
-        dq = dscores @ k / math.sqrt(q.shape[-1])
-        dk = dscores.mT @ q
-        return dq, dk, dv
+        dq = product(dscores, k) / math.sqrt(q.shape[-1])
+        dk = product(dscores.mT, q)
+        return tuple(dx.astype(dy.dtype, copy=False) for dx in (dq, dk, dv))
