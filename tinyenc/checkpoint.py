@@ -29,15 +29,19 @@ class Checkpoint(NamedTuple):
     best: dict | None
     batches: dict | None
     seed: int | None
+    loss_scale: dict | None
     info: dict
 
-    def restore(self, model, optimizer=None, batches=None):
+    def restore(self, model, optimizer=None, batches=None, loss_scale=None):
         """Put the states back; CheckpointError names what is missing or does not fit, and then nothing was changed."""
         if optimizer is not None or batches is not None:
-            missing = [name for name in TRAINING if getattr(self, name) is None]
+            needed = TRAINING if loss_scale is None else (*TRAINING, "loss_scale")
+            missing = [name for name in needed if getattr(self, name) is None]
             if missing:
                 raise CheckpointError(f"{self.path}: cannot go on from it, it lacks {', '.join(missing)}")
-        targets = [("model", model), ("optimizer", optimizer), ("batches", batches)]
+            if loss_scale is None and self.loss_scale is not None:
+                raise CheckpointError(f"{self.path}: its run has a loss scale, and this one has none")
+        targets = [("model", model), ("optimizer", optimizer), ("batches", batches), ("loss_scale", loss_scale)]
         targets = [(name, target, target.state_dict()) for name, target in targets if target is not None]
         try:
             for name, target, _ in targets:
@@ -48,18 +52,20 @@ class Checkpoint(NamedTuple):
             raise CheckpointError(f"{self.path}: {error}") from None
 
 
-def save(path, model, optimizer=None, batches=None, seed=None, best=None, info=None):
+def save(path, model, optimizer=None, batches=None, seed=None, best=None, info=None, loss_scale=None):
     """Write a checkpoint to path, whole or not at all.
 
-    To go on training from it, give the optimiser, the batches and the seed of the run. best: a state dict to keep
-    beside the model's. info: anything that JSON can hold (the configuration, the vocabulary, ...).
+    To go on training from it, give the optimiser, the batches, the seed and, where it has one, the loss scale of the
+    run. best: a state dict to keep beside the model's. info: anything that JSON can hold (the configuration, the
+    vocabulary, ...).
     """
     safetensors = _safetensors()
     states = {"model": model.state_dict(), "optimizer": optimizer.state_dict() if optimizer else None, "best": best}
     tensors = {f"{part}/{name}": np.asarray(array, order="C")
                for part, state in states.items() if state is not None for name, array in state.items()}
     plain = {"parts": [part for part in PARTS if states[part] is not None],
-             "batches": batches.state_dict() if batches else None, "seed": seed, "info": info or {}}
+             "batches": batches.state_dict() if batches else None, "seed": seed,
+             "loss_scale": loss_scale.state_dict() if loss_scale else None, "info": info or {}}
     write_atomically(path, safetensors.numpy.save(tensors, metadata={"tinyenc": json.dumps(plain)}))
 
 
@@ -70,7 +76,7 @@ def load(path):
         with safetensors.safe_open(path, framework="np") as file:
             plain = json.loads((file.metadata() or {})["tinyenc"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}
-        parts, batches, seed, info = (plain[name] for name in ("parts", "batches", "seed", "info"))
+        parts, *others = (plain[name] for name in ("parts", "batches", "seed", "loss_scale", "info"))
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from None
     except KeyError as error:
@@ -85,7 +91,7 @@ def load(path):
         states[part][rest] = array
     if states["model"] is None:
         raise CheckpointError(f"{path}: it has no model")
-    return Checkpoint(str(path), states["model"], states["optimizer"], states["best"], batches, seed, info)
+    return Checkpoint(str(path), states["model"], states["optimizer"], states["best"], *others)
 
 
 def _safetensors():

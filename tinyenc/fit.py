@@ -10,12 +10,12 @@ from .train import evaluate, train
 
 
 def fit(model, loss, batches, optimizer, n_epochs, valid=None, patience=None, seed=0, max_norm=1.0, accumulate=1,
-        log=None, save_to=None, save_every=100, progress=True):
+        loss_scale=None, log=None, save_to=None, save_every=100, progress=True):
     """Train until n_epochs have been gone through; returns a list of dictionaries, one an epoch.
 
     valid: batches to evaluate after each epoch; the weights of the epoch with the best accuracy (the lowest loss among
     equals) are the model's at the end. patience: stop after so many epochs without a better one.
-    seed, max_norm, accumulate: as in `train`.
+    seed, max_norm, accumulate, loss_scale: as in `train`.
     log: a file to which a JSON line is added for each step and each epoch.
     save_to: the file of a checkpoint, written every save_every steps and after each epoch. Where it exists, the run
     goes on from it and ends bit for bit as if it had never stopped.
@@ -24,7 +24,7 @@ def fit(model, loss, batches, optimizer, n_epochs, valid=None, patience=None, se
         raise ValueError(f"patience {patience} needs batches to validate on")
     from tqdm import tqdm
 
-    run = Run(model, optimizer, batches, seed, save_to)
+    run = Run(model, optimizer, batches, seed, loss_scale, save_to)
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(open(log, "a", encoding="utf-8")) if log else None
         bar = stack.enter_context(tqdm(disable=not progress, unit="step"))
@@ -33,7 +33,7 @@ def fit(model, loss, batches, optimizer, n_epochs, valid=None, patience=None, se
             bar.reset(math.ceil(len(batches) / accumulate))
             bar.update(math.ceil(batches.position / accumulate))
             bar.set_description(f"epoch {epoch}/{n_epochs}")
-            for step in train(model, loss, batches, optimizer, epoch, seed, max_norm, accumulate):
+            for step in train(model, loss, batches, optimizer, epoch, seed, max_norm, accumulate, loss_scale):
                 run.add(step)
                 write(file, step=step.number, epoch=epoch, loss=step.loss, lr=step.lr, norm=step.norm)
                 bar.set_postfix(loss=f"{run.mean_loss:.4f}", refresh=False)
@@ -50,8 +50,9 @@ def fit(model, loss, batches, optimizer, n_epochs, valid=None, patience=None, se
 class Run:
     """What a run knows beside its model, optimiser and place in the data; it is saved and comes back with them."""
 
-    def __init__(self, model, optimizer, batches, seed, path):
-        self.model, self.optimizer, self.batches, self.seed, self.path = model, optimizer, batches, seed, path
+    def __init__(self, model, optimizer, batches, seed, loss_scale, path):
+        self.model, self.optimizer, self.batches, self.seed = model, optimizer, batches, seed
+        self.loss_scale, self.path = loss_scale, path
         self.rows = []
         self.best = None  # the weights of the best epoch
         self.best_row = None
@@ -89,7 +90,8 @@ class Run:
         if self.path is not None:
             info = {"rows": self.rows, "best_row": self.best_row, "loss_sum": self.loss_sum,
                     "n_targets": self.n_targets, "skipped": self.skipped}
-            checkpoint.save(self.path, self.model, self.optimizer, self.batches, self.seed, self.best, info)
+            checkpoint.save(self.path, self.model, self.optimizer, self.batches, self.seed, self.best, info,
+                            self.loss_scale)
 
     def restore(self, saved):
         if saved.seed is not None and saved.seed != self.seed:
@@ -99,7 +101,7 @@ class Run:
             self.loss_sum, self.n_targets, self.skipped = (saved.info[n] for n in ("loss_sum", "n_targets", "skipped"))
         except KeyError as error:
             raise checkpoint.CheckpointError(f"{self.path}: not a checkpoint of fit, it has no {error}") from None
-        saved.restore(self.model, self.optimizer, self.batches)
+        saved.restore(self.model, self.optimizer, self.batches, self.loss_scale)
         self.best = saved.best
 
 

@@ -11,6 +11,8 @@ would have drawn.
 import math
 from typing import NamedTuple
 
+import numpy as np
+
 from .backend import to_host
 from .tape import Tape
 
@@ -34,11 +36,12 @@ class Step(NamedTuple):
         return not math.isfinite(self.norm)
 
 
-def train_step(model, loss, window, optimizer, seed=0, max_norm=1.0):
+def train_step(model, loss, window, optimizer, seed=0, max_norm=1.0, loss_scale=None):
     """One optimiser step on the gradients of a few batches, as if they were one; returns (loss, norm, n_targets).
 
     Each batch counts by its targets: the loss is the sum over all targets divided by their number, whatever batch
-    they came in. max_norm: the length that longer gradients are clipped to; None for no clipping.
+    they came in. max_norm: the length that longer gradients are clipped to; None for no clipping. loss_scale: a
+    LossScale, for half precision.
 
     FloatingPointError: the loss is not finite; then nothing was changed. Where only the gradient is not, the step is
     skipped (see Optimizer.step).
@@ -46,15 +49,18 @@ def train_step(model, loss, window, optimizer, seed=0, max_norm=1.0):
     counts = [loss.count(batch.labels) for batch in window]
     n_targets = sum(counts)
     mean = 0.0
+    factor = loss_scale.factor if loss_scale else 1.0
     for i, (batch, count) in enumerate(zip(window, counts)):
         share = count / max(1, n_targets)
         tape = Tape(seed=(seed << 64) + (optimizer.n_steps << 16) + i)
-        logits = model.forward(batch.ids, batch.mask, tape)
-        mean = mean + share * loss.forward(logits, batch.labels, tape)
-        model.backward(loss.backward(share, tape), tape)
+        with np.errstate(over="ignore", invalid="ignore"):  # it shows in the loss and in the norm
+            logits = model.forward(batch.ids, batch.mask, tape)
+            mean = mean + share * loss.forward(logits, batch.labels, tape)
+            model.backward(loss.backward(share * factor, tape), tape)
         tape.check_empty()
+    max_norm = math.inf if max_norm is None else max_norm
     try:
-        norm = optimizer.step(math.inf if max_norm is None else max_norm)
+        norm = loss_scale.step(optimizer, max_norm) if loss_scale else optimizer.step(max_norm)
     finally:
         model.zero_grad()
     if not math.isfinite(norm) and not math.isfinite(float(mean)):
@@ -64,7 +70,7 @@ def train_step(model, loss, window, optimizer, seed=0, max_norm=1.0):
     return mean, norm, n_targets
 
 
-def train(model, loss, batches, optimizer, n_epochs, seed=0, max_norm=1.0, accumulate=1):
+def train(model, loss, batches, optimizer, n_epochs, seed=0, max_norm=1.0, accumulate=1, loss_scale=None):
     """Yield a Step after each optimiser step, until batches have been gone through n_epochs times in all.
 
     accumulate: how many batches make a step; the last step of an epoch takes what is left.
@@ -75,7 +81,7 @@ def train(model, loss, batches, optimizer, n_epochs, seed=0, max_norm=1.0, accum
         epoch = batches.epoch
         for window in windows(batches, accumulate):
             number = optimizer.n_steps + 1
-            mean, norm, n_targets = train_step(model, loss, window, optimizer, seed, max_norm)
+            mean, norm, n_targets = train_step(model, loss, window, optimizer, seed, max_norm, loss_scale)
             yield Step(number, epoch, mean, optimizer.schedule(number), norm, n_targets)
 
 

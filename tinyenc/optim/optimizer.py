@@ -55,21 +55,23 @@ class Optimizer:
         """The learning rate of the last step, before lr_scales; None before the first."""
         return self._rate(self.n_steps) if self.n_steps else None
 
-    def step(self, max_norm=None):
+    def step(self, max_norm=None, loss_scale=1.0):
         """Move every parameter once. Does not wait for the GPU, except with max_norm.
 
         max_norm: scale the gradients by min(1, max_norm / norm), as `clip_grad_norm`, and return the norm.
         Where it is not finite, the step is skipped with a RuntimeWarning: nothing changes but `n_skipped`, and
         the next step is what this one would have been. math.inf checks without clipping.
+        loss_scale: what the gradients are divided by first. Above 1, a skipped step is no news (see LossScale).
         """
         trained = {name: p for name, p in self.parameters.items() if not p.frozen}
-        norm, scale = None, 1.0
+        norm, scale = None, 1 / loss_scale
         if max_norm is not None:
-            norm = grad_norm(trained.values())
-            scale = clip_scale(norm, max_norm)
+            norm = grad_norm(trained.values()) / loss_scale
+            scale = clip_scale(norm, max_norm) / loss_scale
             if not math.isfinite(norm):
                 self.n_skipped += 1
-                warnings.warn(f"step {self.n_steps + 1} skipped: the gradient norm is {norm}", RuntimeWarning, 2)
+                if loss_scale == 1:
+                    warnings.warn(f"step {self.n_steps + 1} skipped: the gradient norm is {norm}", RuntimeWarning, 2)
                 return norm
         lr = self._rate(self.n_steps + 1)
         self.n_steps += 1
