@@ -38,7 +38,7 @@ class SentenceEncoder:
         tokenizer = load_tokenizer(modules.folder, max_len)
         return cls(load(modules.folder), tokenizer, modules.pool, modules.normalize)
 
-    def encode(self, sentences, normalize=None, max_tokens=4096, progress=False):
+    def encode(self, sentences, normalize=None, max_tokens=2048, progress=False):
         """A list of n texts -> (n, D) float32; one text -> (D,).
 
         Texts of like length are computed together, max_tokens tokens or one text at a time; the order of the result

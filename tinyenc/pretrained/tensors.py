@@ -22,17 +22,21 @@ class TensorFile:
         self.path = Path(path)
         safetensors = import_safetensors()
         try:
-            self.file = safetensors.safe_open(self.path, framework="np")
-            slices = {name: self.file.get_slice(name) for name in self.file.keys()}
-            self.shapes = {name: tuple(part.get_shape()) for name, part in slices.items()}
-            self.dtypes = {name: part.get_dtype() for name, part in slices.items()}
+            with safetensors.safe_open(self.path, framework="np") as file:
+                slices = {name: file.get_slice(name) for name in file.keys()}
+                self.shapes = {name: tuple(part.get_shape()) for name, part in slices.items()}
+                self.dtypes = {name: part.get_dtype() for name, part in slices.items()}
         except (safetensors.SafetensorError, OSError, ValueError) as error:
             raise DataError(f"{path}: not a safetensors file: {one_line(error)}") from None
 
     def read(self, name):
-        """The tensor of a name, as a NumPy array."""
+        """The tensor of a name, as a NumPy array.
+
+        The file is opened for each: while it is open, what was read of it stays in memory a second time.
+        """
         try:
-            return self.file.get_tensor(name)
+            with import_safetensors().safe_open(self.path, framework="np") as file:
+                return file.get_tensor(name)
         except Exception as error:  # the library raises whatever NumPy makes of a dtype it does not know
             raise DataError(f"{self.path}: {name}, {self.dtypes[name]}, cannot be read: {one_line(error)}") from None
 
