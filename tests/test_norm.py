@@ -98,3 +98,12 @@ def test_gradient_has_no_part_along_a_shift_or_a_stretch_of_the_row():
 def test_eps_must_be_positive(eps):
     with pytest.raises(ValueError, match=f"eps must be positive, got {eps}"):
         LayerNorm(4, eps)
+
+
+def test_backward_is_the_slope_of_forward():
+    norm, tape, x, dy, h = LayerNorm(6).astype(np.float64), Tape(), random(4, 6), random(4, 6, seed=1), 1e-6
+    norm.weight.data[...] = random(6)
+    norm.forward(x, tape)
+    dx, direction = norm.backward(dy, tape), random(4, 6, seed=2)
+    slope = ((norm(x + h * direction) - norm(x - h * direction)) * dy).sum() / (2 * h)
+    assert slope == pytest.approx((dx * direction).sum(), rel=1e-7)
