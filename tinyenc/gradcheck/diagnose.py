@@ -100,23 +100,22 @@ def overwrites(probe, names):
 
 
 def check_inside(check, examine=None):
-    """{name: None where right, else its Check or GradientError} for each layer inside, in backward order."""
+    """{name: None where right, else its Check or GradientError} for each layer inside, in backward order.
+
+    examine: what to do with the Probe of each, by default the whole check. A layer that cannot run alone is left out.
+    """
     found = {}
     for name, layer, method, args, kwargs in reversed(record_calls(check.probe)):
         if found.get(name) is None:
-            found[name] = examine_inner(Probe(layer, args, kwargs, check.probe.seed, method=method), check.tol, examine)
+            inner = Check(Probe(layer, args, kwargs, check.probe.seed, method=method), check.tol, small=0)
+            try:
+                right = examine(inner.probe) is None if examine else inner.holds()
+                found[name] = None if right else inner
+            except GradientError as error:
+                found[name] = error
+            except Exception:  # its inputs say too little: no evidence
+                continue
     return found
-
-
-def examine_inner(probe, tol, examine=None):
-    inner = Check(probe, tol, small=0)
-    try:
-        if examine:
-            examine(probe)
-            return None
-        return None if inner.result() else inner
-    except GradientError as error:
-        return error
 
 
 def innermost_wrong(inside):
