@@ -52,22 +52,25 @@ def test_softmax_of_half_precision_is_computed_in_float32():
 
 # B08: the far tails, where 1 - Phi would lose every digit
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 5e-14), (np.float32, 4e-6)])
-def test_normal_cdf_is_right_in_both_tails(dtype, tolerance):
+def test_normal_distribution_is_right_in_both_tails(dtype, tolerance):
     x = np.linspace(-9, 9, 3601).astype(dtype)
     exact = np.array([0.5 * math.erfc(-float(a) / math.sqrt(2)) for a in x])
-    cdf = ops.normal_cdf(x)
+    cdf, density = ops.normal(x)
     assert cdf.dtype == dtype
     np.testing.assert_allclose(cdf, exact, rtol=tolerance)
+    np.testing.assert_allclose(density, np.exp(-x.astype(np.float64) ** 2 / 2) / math.sqrt(2 * math.pi), rtol=tolerance)
 
 
-@pytest.mark.parametrize("shape", [(3, 7), (1, 1), (2, 3, 4), (0, 4)])
-def test_matmul_and_its_backward_take_any_leading_shape(shape):
-    x, w, dy = random(*shape), random(shape[-1], 5), random(*shape[:-1], 5, seed=1)
+@pytest.mark.parametrize("shape", [(3, 7), (1, 1), (2, 3, 4), (0, 4), (700, 300), (3, 500, 300)])
+def test_matrix_product_and_the_gradient_of_its_weight_take_any_leading_shape(shape):
+    x, w, b, dy = random(*shape), random(shape[-1], 5), random(5), random(*shape[:-1], 5, seed=1)
     np.testing.assert_allclose(ops.matmul(x, w), x @ w, rtol=1e-12, atol=1e-14)
-    dx, dw = ops.matmul_backward(dy, x, w)
-    np.testing.assert_allclose(dx, dy @ w.T, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(ops.matmul(x, w, b), x @ w + b, rtol=1e-12, atol=1e-14)
+    dw = random(*w.shape, seed=2)
     outer = x[..., :, None] * dy[..., None, :]
-    np.testing.assert_allclose(dw, outer.sum(axis=tuple(range(x.ndim - 1))), rtol=1e-12, atol=1e-13)
+    expected = dw + outer.sum(axis=tuple(range(x.ndim - 1)))
+    ops.add_weight_gradient(dw, x, dy)
+    np.testing.assert_allclose(dw, expected, rtol=1e-12, atol=1e-13)
 
 
 def test_sums_over_many_half_precision_rows_do_not_stop_growing():
@@ -76,7 +79,7 @@ def test_sums_over_many_half_precision_rows_do_not_stop_growing():
 
 
 # The formulas run in blocks over large arrays: same numbers as the plain formula on a row at a time.
-@pytest.mark.parametrize("name", ["normalise", "relu", "gelu", "gelu_tanh", "normal_cdf", "softmax", "log_softmax"])
+@pytest.mark.parametrize("name", ["normalise", "relu", "gelu", "gelu_tanh", "normal", "softmax", "log_softmax"])
 def test_large_array_gives_what_its_rows_give_one_by_one(name):
     x = random(700, 130)  # 728 kB: several blocks, and a last one that is not full
     formula = getattr(ops, name)

@@ -4,6 +4,9 @@ NumPy evaluates `a * x + b` one whole array at a time, so large arrays travel to
 operator. Cut into blocks that fit in cache, the same formula stays on the core; and since NumPy releases the
 interpreter lock inside its loops, threads compute the blocks side by side. Results do not depend on the
 number of threads.
+
+Matrix products are shared out in the same way, and each thread calls BLAS for rows of its own: the threads of
+BLAS itself would get in the way of these, and wait for their next call with a core each.
 """
 
 import contextvars
@@ -15,6 +18,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+
+from .blas import one_thread
 
 BLOCK_BYTES = 256 * 1024  # a block and its few temporaries fit in one core's L2 cache
 
@@ -36,7 +41,7 @@ def get_num_threads():
 
 
 def set_num_threads(n):
-    """Use n threads from now on (BLAS has its own setting, OMP_NUM_THREADS, read when it starts)."""
+    """Use n threads from now on."""
     global _threads, _pool
     if n < 1:
         raise ValueError(f"the number of threads must be at least 1, got {n}")
@@ -75,11 +80,24 @@ def run_each(task, items):
 
     others = [_pool.submit(contextvars.copy_context().run, work) for _ in range(workers - 1)]
     try:
-        work()
+        with one_thread:
+            work()
     finally:
         errors = [future.exception() for future in others]
     for error in filter(None, errors):
         raise error
+
+
+def share_rows(task, matrix, least=128):
+    """Call task(slice) for the rows of a matrix, in equal shares of at least so many rows, one for each thread.
+
+    For matrix products: BLAS is quickest when it is given much at once. Where it cannot be kept to one thread, or
+    the matrix is CuPy's, all rows are one share.
+    """
+    n = len(matrix)
+    many = isinstance(matrix, np.ndarray) and one_thread.possible
+    size = max(1, -(-n // max(1, min(_threads, n // least)))) if many else max(1, n)
+    run_each(lambda start: task(slice(start, start + size)), range(0, n, size))
 
 
 def rowwise(formula):
@@ -116,6 +134,32 @@ def rowwise(formula):
         run_each(task, range(0, n_rows, step))
         outs = tuple(out.reshape(*lead, *out.shape[1:]) for out in outs)
         return outs if len(outs) > 1 else outs[0]
+
+    run.formula = formula
+    return run
+
+
+def row_sums(formula):
+    """Decorate a formula that sums over rows, so that it runs in blocks of rows on all cores and these are added up.
+
+    As `rowwise`, but all arguments are cut, and the result, one array, has no rows left. Blocks are added in order.
+    """
+
+    @functools.wraps(formula)
+    def run(*arrays):
+        first = arrays[0]
+        if not isinstance(first, np.ndarray) or first.nbytes <= BLOCK_BYTES or first.ndim < 2:
+            return formula(*arrays)
+        arrays = [a.reshape(-1, a.shape[-1]) for a in arrays]
+        step = max(1, BLOCK_BYTES // (first.shape[-1] * first.itemsize))
+        starts = range(0, len(arrays[0]), step)
+        sums = dict.fromkeys(starts)
+
+        def task(start):
+            sums[start] = formula(*[a[start:start + step] for a in arrays])
+
+        run_each(task, starts)
+        return functools.reduce(np.add, sums.values())
 
     run.formula = formula
     return run

@@ -22,26 +22,26 @@ class GELU(Layer):
     """x Phi(x), with the exact normal distribution (Hendrycks & Gimpel 2016): "gelu" in BERT's configs."""
 
     def forward(self, x, tape=NO_TAPE):
-        y, cdf = ops.gelu(x)
-        tape.push(self, x, cdf)
+        y, slope = ops.gelu(x)
+        tape.push(self, slope)
         return y
 
     def backward(self, dy, tape):
-        x, cdf = tape.pop(self)
-        return ops.gelu_backward(dy, x, cdf)
+        (slope,) = tape.pop(self)
+        return ops.scale(dy, slope)
 
 
 class GELUTanh(Layer):
     """GELU's tanh approximation, a different function by up to 4.7e-4: "gelu_new", "gelu_pytorch_tanh"."""
 
     def forward(self, x, tape=NO_TAPE):
-        y, t = ops.gelu_tanh(x)
-        tape.push(self, x, t)
+        y, slope = ops.gelu_tanh(x)
+        tape.push(self, slope)
         return y
 
     def backward(self, dy, tape):
-        x, t = tape.pop(self)
-        return ops.gelu_tanh_backward(dy, x, t)
+        (slope,) = tape.pop(self)
+        return ops.scale(dy, slope)
 
 
 class Sigmoid(Layer):
@@ -61,10 +61,10 @@ class SiLU(Layer):
     """x sigmoid(x) (Elfwing et al. 2018): "silu" and "swish" in configs."""
 
     def forward(self, x, tape=NO_TAPE):
-        y, s = ops.silu(x)
-        tape.push(self, x, s)
+        y, slope = ops.silu(x)
+        tape.push(self, slope)
         return y
 
     def backward(self, dy, tape):
-        x, s = tape.pop(self)
-        return ops.silu_backward(dy, x, s)
+        (slope,) = tape.pop(self)
+        return ops.scale(dy, slope)

@@ -2,7 +2,7 @@
 
 from .. import init
 from ..layer import Layer, Parameter
-from ..ops import matmul, matmul_backward, sum_rows
+from ..ops import add_weight_gradient, matmul, sum_rows
 from ..tape import NO_TAPE
 
 
@@ -15,15 +15,11 @@ class Linear(Layer):
 
     def forward(self, x, tape=NO_TAPE):
         tape.push(self, x)
-        y = matmul(x, self.weight.data)
-        if self.bias:
-            y += self.bias.data
-        return y
+        return matmul(x, self.weight.data, self.bias and self.bias.data)
 
     def backward(self, dy, tape):
         (x,) = tape.pop(self)
-        dx, dweight = matmul_backward(dy, x, self.weight.data)
-        self.weight.grad += dweight
+        add_weight_gradient(self.weight.grad, x, dy)
         if self.bias:
             self.bias.grad += sum_rows(dy)
-        return dx
+        return matmul(dy, self.weight.data.T)

@@ -2,7 +2,15 @@
 
 from .. import init
 from ..layer import Layer, Parameter
-from ..ops import normalise, normalise_backward, rms_normalise, rms_normalise_backward, sum_rows
+from ..ops import (
+    layer_norm,
+    normalise_backward,
+    rms_normalise,
+    rms_normalise_backward,
+    scale,
+    sum_rows,
+    sum_rows_of_product,
+)
 from ..tape import NO_TAPE
 
 
@@ -20,15 +28,15 @@ class LayerNorm(Layer):
         self.eps = eps
 
     def forward(self, x, tape=NO_TAPE):
-        normed, rstd = normalise(x, self.eps)
+        y, normed, rstd = layer_norm(x, self.weight.data, self.bias.data, self.eps)
         tape.push(self, normed, rstd)
-        return normed * self.weight.data + self.bias.data
+        return y
 
     def backward(self, dy, tape):
         normed, rstd = tape.pop(self)
-        self.weight.grad += sum_rows(dy * normed)
+        self.weight.grad += sum_rows_of_product(dy, normed)
         self.bias.grad += sum_rows(dy)
-        return normalise_backward(dy * self.weight.data, normed, rstd)
+        return normalise_backward(scale(dy, self.weight.data), normed, rstd)
 
 
 class RMSNorm(Layer):
@@ -43,9 +51,9 @@ class RMSNorm(Layer):
     def forward(self, x, tape=NO_TAPE):
         normed, rrms = rms_normalise(x, self.eps)
         tape.push(self, normed, rrms)
-        return normed * self.weight.data
+        return scale(normed, self.weight.data)
 
     def backward(self, dy, tape):
         normed, rrms = tape.pop(self)
-        self.weight.grad += sum_rows(dy * normed)
-        return rms_normalise_backward(dy * self.weight.data, normed, rrms)
+        self.weight.grad += sum_rows_of_product(dy, normed)
+        return rms_normalise_backward(scale(dy, self.weight.data), normed, rrms)

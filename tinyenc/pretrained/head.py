@@ -5,7 +5,7 @@ from ..layer import Layer, Parameter
 from ..layers.activation import GELU
 from ..layers.linear import Linear
 from ..layers.norm import LayerNorm
-from ..ops import matmul, matmul_backward, sum_rows
+from ..ops import add_weight_gradient, matmul, sum_rows
 from ..tape import NO_TAPE
 
 
@@ -29,13 +29,13 @@ class MaskedTokenHead(Layer):
         h = self.activation.forward(h, tape)
         h = self.norm.forward(h, tape)
         tape.push(self, h)
-        return matmul(h, self.table.data.T) + self.bias.data
+        return matmul(h, self.table.data.T, self.bias.data)
 
     def backward(self, dlogits, tape):
         (h,) = tape.pop(self)
-        dh, dtable = matmul_backward(dlogits, h, self.table.data.T)
-        self.table.grad += dtable.T
+        add_weight_gradient(self.table.grad, dlogits, h)
         self.bias.grad += sum_rows(dlogits)
+        dh = matmul(dlogits, self.table.data)
         dh = self.norm.backward(dh, tape)
         dh = self.activation.backward(dh, tape)
         return self.dense.backward(dh, tape)
