@@ -51,11 +51,10 @@ def read_pooling(path):
     return asked[0]
 
 
-def modules_files(pool, normalize, d_model, max_len):
+def modules_files(pool, normalize, d_model):
     """{path: contents} of the files by which sentence-transformers, and `read_modules`, know all this again."""
     names = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")][:3 if normalize else 2]
     rows = [{"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
             for i, (path, kind) in enumerate(names)]
     pooling = {"word_embedding_dimension": d_model} | {key: mode == pool for key, mode in OLD_KEYS.items()}
-    return {"modules.json": rows, "1_Pooling/config.json": pooling,
-            "sentence_bert_config.json": {"max_seq_length": max_len, "do_lower_case": False}}
+    return {"modules.json": rows, "1_Pooling/config.json": pooling}

@@ -8,6 +8,7 @@ from tqdm import tqdm
 
 from ..data.batching import pad
 from ..data.files import write_atomically
+from .config import read_object
 from .load import load, save
 from .modules import POOLS, modules_files, read_modules
 from .tokenizer import load_tokenizer
@@ -66,14 +67,16 @@ class SentenceEncoder:
 
     def save(self, folder):
         """Write everything to a folder that `SentenceEncoder.load`, sentence-transformers and transformers load."""
+        folder = Path(folder)
         save(folder, self.model)
-        truncation = self.tokenizer.truncation
-        files = modules_files(self.pool_name, self.normalize, self.model.encoder.d_model,
-                              truncation["max_length"] if truncation else None)
+        files = modules_files(self.pool_name, self.normalize, self.model.encoder.d_model)
+        if self.tokenizer.truncation:
+            path = folder / "sentence_bert_config.json"
+            settings = read_object(path) if path.exists() else {}
+            files[path.name] = settings | {"max_seq_length": self.tokenizer.truncation["max_length"]}
         for name, contents in files.items():
-            path = Path(folder) / name
-            path.parent.mkdir(exist_ok=True)
-            write_atomically(path, json.dumps(contents, indent=2).encode())
+            (folder / name).parent.mkdir(exist_ok=True)
+            write_atomically(folder / name, json.dumps(contents, indent=2).encode())
 
 
 def batches(lengths, max_tokens):
