@@ -61,7 +61,29 @@ def expect(model, rng):
     return expected | gradients
 
 
+def pytorch_encoder(norm_first, rng):
+    """An nn.TransformerEncoder: its state, a padded batch of vectors, the output and every gradient."""
+    layer = torch.nn.TransformerEncoderLayer(16, 4, 24, 0.0, "gelu", batch_first=True, norm_first=norm_first)
+    norm = torch.nn.LayerNorm(16) if norm_first else None
+    model = torch.nn.TransformerEncoder(layer, 2, norm, enable_nested_tensor=False)
+    random_weights(model, rng)
+    state = {name: tensor.numpy().copy() for name, tensor in model.state_dict().items()}
+    real = IDS != 0
+    x, dy = (torch.tensor(rng.standard_normal((3, 8, 16)) * real[..., None]) for _ in range(2))
+    y = model.double()(x, src_key_padding_mask=torch.tensor(~real))
+    (y * dy).sum().backward()
+    gradients = {f"grad.{name}": p.grad.numpy().astype(np.float32) for name, p in model.named_parameters()}
+    y = y.detach().numpy() * real[..., None]
+    return state, gradients | {"x": x.numpy(), "mask": real, "dy": dy.numpy(), "y": y}
+
+
 if __name__ == "__main__":
+    for norm_first in False, True:
+        state, expected = pytorch_encoder(norm_first, np.random.default_rng(norm_first))
+        at = HERE / "pytorch" / ("norm_first" if norm_first else "norm_last")
+        at.mkdir(parents=True, exist_ok=True)
+        save_file(state, at / "state.safetensors")
+        save_file(expected, at / "expected.safetensors")
     for seed, (family, model) in enumerate(MODELS.items()):
         rng = np.random.default_rng(seed)
         random_weights(model, rng)
