@@ -1,10 +1,8 @@
 """The matrix products of a step, alone: what is left of its time when everything else is free."""
 
-import math
-
 import numpy as np
 
-from tinyenc.ops import matmul, matmul_backward
+from tinyenc.ops import add_weight_gradient, matmul
 from tinyenc.parallel import run_each
 
 
@@ -19,13 +17,15 @@ def products_of_a_step(preset, lengths, task):
     def random(*shape):
         return rng.standard_normal(shape, np.float32)
 
-    linears = [(random(n, i), random(i, o), random(n, o)) for i, o in [(d, d)] * 4 + [(d, 4 * d), (4 * d, d)]]
+    shapes = [(d, d)] * 4 + [(d, 4 * d), (4 * d, d)]
+    linears = [(random(n, i), random(i, o), random(n, o), random(i, o)) for i, o in shapes]
     heads = [(random(preset.n_heads, t, t), random(preset.n_heads, t, d // preset.n_heads)) for t in lengths]
 
-    def linear(x, weight, dy):
+    def linear(x, weight, dy, dweight):
         matmul(x, weight)
         if task == "train":
-            matmul_backward(dy, x, weight)
+            matmul(dy, weight.T)
+            add_weight_gradient(dweight, x, dy)
 
     def attend(square, long):
         long @ long.mT
@@ -43,10 +43,3 @@ def products_of_a_step(preset, lengths, task):
             run_each(lambda operands: attend(*operands), heads)
 
     return run
-
-
-def work_of_a_step(preset, lengths, task):
-    """Floating-point operations of those products."""
-    d, n = preset.d_model, sum(lengths)
-    once = 2 * n * (4 * d * d + 8 * d * d) + sum(4 * t * t * d for t in lengths)
-    return math.prod([preset.n_layers, once, 3 if task == "train" else 1])
