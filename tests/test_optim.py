@@ -79,6 +79,7 @@ def test_adam_moves_half_a_rate_for_a_gradient_of_the_size_of_eps():
 def test_adamw_decays_apart_from_the_gradient():
     assert one_weight(AdamW, [0.5, -0.25, 1e-4], weight_decay=0.1) == pytest.approx(0.82532226857204, rel=1e-12)
     assert one_weight(AdamW, [0], weight_decay=0.1) == pytest.approx(0.99, rel=1e-15)
+    assert one_weight(AdamW, [0]) == pytest.approx(0.999, rel=1e-15)
 
 
 def test_sgd_adds_decay_to_the_gradient():
@@ -385,6 +386,25 @@ def test_an_array_of_many_blocks_moves_as_its_parts_do_on_any_number_of_threads(
     np.testing.assert_allclose(results[0][1], np.stack([p.data for p in rows]), rtol=tolerance, atol=tolerance)
 
 
+def test_a_step_works_on_blocks_of_all_parameters_that_fit_in_cache():
+    class Blocks(Optimizer):
+        """Notes the sizes of the blocks it is given."""
+
+        def __init__(self, parameters):
+            super().__init__(parameters, 0.1)
+            self.sizes = []
+
+        def update(self, w, g, *, lr, decay, t):
+            assert w.ndim == 1 and w.shape == g.shape
+            self.sizes.append(w.size)
+
+    large = [parameter(np.zeros((1000, 100)), dtype) for dtype in (np.float16, np.float32)]
+    optimizer = Blocks([*large, parameter(1.0)])
+    optimizer.step()
+    limit = parallel.BLOCK_BYTES // 4
+    assert sum(optimizer.sizes) == 200_001 and max(optimizer.sizes) == limit and min(optimizer.sizes) == 1
+
+
 @every_rule
 def test_the_layout_of_a_parameter_changes_nothing(rule):
     plain, turned, strided = (parameter(np.arange(12.0).reshape(3, 4)) for _ in range(3))
@@ -436,6 +456,14 @@ def test_without_gradients_the_norm_is_zero_and_none_is_made():
     model = Model()
     assert clip_grad_norm(model, 1.0) == 0.0
     assert not any(p.has_grad for p in model.parameters())
+
+
+@every_rule
+def test_gradients_of_zeros_have_norm_zero_and_make_a_step(rule):
+    model = Model()
+    train(rule(model, 0.1), [0, 0, 0])
+    optimizer = rule(model, 0.1)
+    assert optimizer.step(max_norm=1.0) == 0.0 and optimizer.n_steps == 1
 
 
 @pytest.mark.parametrize("dtype, size", [(np.float32, 1e30), (np.float32, 1e-30), (np.float64, 1e200),
