@@ -13,6 +13,8 @@ EQUIVALENT = {
     f"{TILED}dscores *= weights -> dscores *= scores": SAME_ARRAY,
     f"{TILED}dv[:, :, keys] += weights.mT @ dy_rows -> dv[:, :, keys] += scores.mT @ dy_rows": SAME_ARRAY,
     "layers.recompute.Recompute.backward: replay.check_empty() -> pass": "looks whether all is well",
+    "ops.add_weight_gradient: share_rows(share, x_columns) -> share_rows(share, dweight)":
+        "only its length is read, which both share",
     **{f"{CHUNKS}{OVER_CHUNKS.format('fq')} -> {OVER_CHUNKS.format(other)}": "only its length is read, which all share"
        for other in ("dmixed", "fk", "v1", "dfq", "dfk", "dv1")},
     **{f"{EMPTY}{zeros}": "the state before the first chunk is zero, as is what is made of it"
