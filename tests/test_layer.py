@@ -131,7 +131,7 @@ def test_moving_to_the_cpu_a_model_that_is_there_changes_nothing():
 
 
 def test_unknown_device_is_named():
-    with pytest.raises(ValueError, match='"cpu" or "gpu", got \'tpu\''):
+    with pytest.raises(ValueError, match='"cpu", "gpu" or "auto", got \'tpu\''):
         Linear(2, 2).to("tpu")
 
 

@@ -26,11 +26,20 @@ def to_host(array):
 
 def to_device(array, device):
     """The same values on device "cpu" or "gpu"."""
-    if device == "cpu":
-        return to_host(array)
-    if device != "gpu":
-        raise ValueError(f'device must be "cpu" or "gpu", got {device!r}')
-    return cupy().asarray(array)
+    return to_host(array) if chosen(device) == "cpu" else cupy().asarray(array)
+
+
+def chosen(device):
+    """device, "cpu" or "gpu"; for "auto", "gpu" where there is one to use, else "cpu"."""
+    if device not in ("cpu", "gpu", "auto"):
+        raise ValueError(f'device must be "cpu", "gpu" or "auto", got {device!r}')
+    if device != "auto":
+        return device
+    try:
+        cupy()
+    except RuntimeError:
+        return "cpu"
+    return "gpu"
 
 
 def as_array(given):
@@ -45,16 +54,20 @@ def like(array, other):
 
 def cupy():
     """CuPy, where it is installed and a GPU answers; otherwise RuntimeError says what is missing."""
+    install = 'pip install "tinyenc[cuda13]" (or cuda12, to match the driver)'
     try:
         import cupy
     except ImportError:
-        raise RuntimeError('device "gpu" needs CuPy, which is not installed: pip install "tinyenc[cuda13]" '
-                           "(or cuda12, to match the driver)") from None
+        raise RuntimeError(f'device "gpu" needs CuPy, which is not installed: {install}') from None
     try:
         if cupy.cuda.runtime.getDeviceCount() == 0:
             raise RuntimeError("no GPU is visible to CUDA")
-    except RuntimeError as error:  # CUDARuntimeError, without a driver, is one too
+    except RuntimeError as error:  # CuPy's CUDARuntimeError, without a driver, is one too
         raise RuntimeError(f'device "gpu" cannot be used: {error}') from None
+    try:
+        cupy.cuda.nvrtc.getVersion()
+    except RuntimeError:  # CuPy's DynamicLibNotFoundError is one too
+        raise RuntimeError(f'device "gpu" needs CUDA\'s compiler, NVRTC, which CuPy cannot find: {install}') from None
     return cupy
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .backend import on_host, to_device, to_host, wide
+from .backend import chosen, on_host, to_device, to_host, wide
 
 
 class Parameter:
@@ -114,7 +114,8 @@ class Layer:
             p.data[...] = to_device(new[name], _device(p.data))
 
     def to(self, device):
-        """Move parameters, gradients and buffers to "cpu" or "gpu"; returns self."""
+        """Move parameters, gradients and buffers to "cpu" or "gpu", or "auto": a GPU if one is there; returns self."""
+        device = chosen(device)
         for _, array in self.named_arrays():
             array.data = to_device(array.data, device)
         for parameter in self.parameters():

@@ -3,7 +3,7 @@
 import numpy as np
 
 from .. import init
-from ..backend import array_module
+from ..backend import array_module, on_host
 from ..layer import Layer, Parameter
 from ..tape import NO_TAPE
 
@@ -26,7 +26,8 @@ class Embedding(Layer):
             self.weight.data[padding_idx] = 0
 
     def forward(self, ids, tape=NO_TAPE):
-        check_ids(ids, self.weight.shape[0])
+        if on_host(ids):  # else the host would wait for the GPU; the encoder looks before it moves them there
+            check_ids(ids, self.weight.shape[0])
         tape.push(self, ids)
         return self.weight.data[ids] * self.scale
 
