@@ -11,12 +11,14 @@ pytest.importorskip("safetensors", reason="the extra `pretrained` is not install
 from safetensors.numpy import load_file, save_file  # noqa: E402
 
 from tinyenc import LayerNorm, PostLNEncoderLayer, Tape, pretrained  # noqa: E402
+from tinyenc.attention import DotProduct, SlidingWindow  # noqa: E402
 from tinyenc.data import DataError  # noqa: E402
 from tinyenc.pretrained.load import FAMILIES  # noqa: E402
 from tinyenc.pretrained.names import find_places, take  # noqa: E402
 
 HERE = Path(__file__).parent / "pretrained"
-MODELS = ["bert", "roberta", "electra", "distilbert"]
+POST_LN = ["bert", "roberta", "electra", "distilbert"]
+MODELS = [*POST_LN, "modernbert"]
 
 
 @pytest.fixture
@@ -187,7 +189,7 @@ def test_activation_is_the_one_that_the_config_names(folder, name, at_1):
         assert layer.ffn.activation.forward(np.ones(1))[0] == pytest.approx(at_1, abs=1e-12)
 
 
-@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("family", POST_LN)
 def test_bert_and_its_kin_get_post_ln_layers_and_no_dropout_inside_the_feed_forward(family):
     model = pretrained.load(HERE / family)
     assert all(type(layer) is PostLNEncoderLayer and layer.ffn.drop.p == 0 for layer in model.encoder.layers)
@@ -200,6 +202,32 @@ def test_dropout_is_that_of_the_config(folder):
     layer = model.encoder.layers[1]
     assert (model.encoder.embed.drop.p, layer.drop1.p, layer.drop2.p) == (0.25, 0.25, 0.25)
     assert layer.attn.attend.core.dropout.p == 0.5
+
+
+def test_modernbert_layers_follow_the_config_of_today_and_that_of_before(tmp_path):
+    shutil.copytree(HERE / "modernbert", tmp_path / "model")
+    expected = [layer.attn.attend.core for layer in pretrained.load(tmp_path / "model").encoder.layers]
+    assert [type(core) for core in expected] == [DotProduct, SlidingWindow, SlidingWindow, DotProduct]
+    change_config(tmp_path / "model", layer_types=..., rope_parameters=..., global_attn_every_n_layers=2,
+                  global_rope_theta=70.0, local_rope_theta=7.0, local_attention=6)
+    layers = pretrained.load(tmp_path / "model").encoder.layers
+    assert [getattr(layer.attn.attend.core, "width", None) for layer in layers] == [None, 3, None, 3]
+    assert [layer.attn.positions.base for layer in layers] == [70, 7, 70, 7]
+
+
+@pytest.mark.parametrize("entries, message", [
+    (dict(layer_types=["full_attention"]), "layer_types is not a list of 4 of full_attention and sliding_attention"),
+    (dict(rope_parameters={"full_attention": {"rope_type": "yarn"}}), 'rope_type is "yarn", not "default"'),
+    (dict(rope_parameters={"full_attention": 3}), "no object for full_attention"),
+    (dict(local_attention=1), "the window width must be at least 1, got 0"),
+    (dict(norm_bias=True), "missing embeddings.norm.bias, final_norm.bias, layers.0.mlp_norm.bias"),
+    (dict(decoder_bias=False), "decoder_bias is false"),
+])
+def test_modernbert_config_that_is_wrong_is_one_clear_error(tmp_path, entries, message):
+    shutil.copytree(HERE / "modernbert", tmp_path / "model")
+    change_config(tmp_path / "model", **entries)
+    with pytest.raises(DataError, match=message):
+        pretrained.load(tmp_path / "model")
 
 
 def test_roberta_places_begin_behind_that_of_padding():

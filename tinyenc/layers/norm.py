@@ -18,6 +18,7 @@ class LayerNorm(Layer):
     """weight * (x - mean) / sqrt(var + eps) + bias over the last axis (Ba et al. 2016).
 
     The statistics are taken in float32 or wider, so that half precision and large means come out right.
+    bias: may be set to None, for none (ModernBERT).
     """
 
     def __init__(self, d_model, eps=1e-5):
@@ -28,14 +29,15 @@ class LayerNorm(Layer):
         self.eps = eps
 
     def forward(self, x, tape=NO_TAPE):
-        y, normed, rstd = layer_norm(x, self.weight.data, self.bias.data, self.eps)
+        y, normed, rstd = layer_norm(x, self.weight.data, self.bias.data if self.bias else 0, self.eps)
         tape.push(self, normed, rstd)
         return y
 
     def backward(self, dy, tape):
         normed, rstd = tape.pop(self)
         self.weight.grad += sum_rows_of_product(dy, normed)
-        self.bias.grad += sum_rows(dy)
+        if self.bias:
+            self.bias.grad += sum_rows(dy)
         return normalise_backward(scale(dy, self.weight.data), normed, rstd)
 
 

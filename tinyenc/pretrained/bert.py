@@ -4,6 +4,7 @@ from ..attention.dot_product import DotProduct
 from ..encoder import Encoder, PostLNEncoderLayer
 from ..init import UNSET
 from ..layers.dropout import Dropout
+from ..positions import LearnedPositions
 from .embedding import BertEmbedding
 from .head import MaskedTokenHead
 from .names import Family
@@ -20,8 +21,9 @@ def build(config, n_types=None, first_place=0):
     config.require("is_decoder", False)
     d_model, eps = config.size("hidden_size"), config.positive("layer_norm_eps", EPS)
     dropout = config.probability("hidden_dropout_prob", 0.1)
+    width = config.size("embedding_size", d_model)
     embed = BertEmbedding(
-        config.size("vocab_size"), config.size("embedding_size", d_model), config.size("max_position_embeddings"),
+        config.size("vocab_size"), width, LearnedPositions(width, config.size("max_position_embeddings"), UNSET),
         config.size("type_vocab_size", 2) if n_types is None else n_types, first_place, d_model,
         config.index("pad_token_id"), dropout, eps, UNSET)
     layers = [post_ln_layer(config, d_model, dropout, eps) for _ in range(config.size("num_hidden_layers"))]

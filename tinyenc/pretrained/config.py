@@ -36,6 +36,10 @@ class Config:
         own = {common: self.values[key] for common, key in keys.items() if key in self.values}
         return Config(self.values | own, self.path, self.largest)
 
+    def within(self, values):
+        """The same for an object inside the file."""
+        return Config(values, self.path, self.largest)
+
     def get(self, key, default=None):
         """The entry as it stands."""
         return self.values.get(key, default)

@@ -6,23 +6,23 @@ from ..layers.dropout import Dropout
 from ..layers.embedding import Embedding
 from ..layers.linear import Linear
 from ..layers.norm import LayerNorm
-from ..positions import LearnedPositions
 from ..tape import NO_TAPE
 
 
 class BertEmbedding(Layer):
     """project(drop(norm(tokens[ids] + positions[index + first_place] + types[types]))) (Devlin et al. 2019).
 
+    positions: LearnedPositions, or NoPositions where attention tells them (ModernBERT). first_place: where a text's
+    first token stands in its table (RoBERTa keeps the rows before it unused).
     n_types: 0 for no table of types (DistilBERT). Where there is one and no types are given, all are 0.
-    first_place: the row of the table that a text's first token takes (RoBERTa keeps the rows before it unused).
     d_model: where it is not `width`, the tables' own, a Linear leads from one to the other (ELECTRA); else there
     is none.
     """
 
-    def __init__(self, n_tokens, width, n_places, n_types=2, first_place=0, d_model=None, padding_idx=None,
+    def __init__(self, n_tokens, width, positions, n_types=2, first_place=0, d_model=None, padding_idx=None,
                  dropout=0.1, eps=1e-12, rng=None):
         self.tokens = Embedding(n_tokens, width, padding_idx=padding_idx, rng=rng)
-        self.positions = LearnedPositions(width, n_places, rng)
+        self.positions = positions
         self.types = Embedding(n_types, width, rng=rng) if n_types else None
         self.first_place = first_place
         self.norm = LayerNorm(width, eps)

@@ -11,6 +11,7 @@ from .bert import BERT, ELECTRA, ROBERTA
 from .config import Config, read_object
 from .distilbert import DISTILBERT
 from .head import MaskedTokenHead
+from .modernbert import MODERNBERT
 from .names import check_shapes, find_places, find_prefix, match, put, take
 from .tensors import FILE, INDEX, open_tensors, write_tensors
 
@@ -21,6 +22,7 @@ FAMILIES = {
     "camembert": ROBERTA,
     "electra": ELECTRA,
     "distilbert": DISTILBERT,
+    "modernbert": MODERNBERT,
 }
 
 

@@ -41,8 +41,8 @@ class Family(NamedTuple):
 
     @property
     def head_mark(self):
-        """The name of a tensor that only a file with the head has."""
-        return next(iter(self.head)) + "weight"
+        """The name of a tensor that only a file with the head has: a bias for each token."""
+        return list(self.head)[-1] + "bias"
 
     def stems(self, n_layers):
         """{theirs: ours} for a whole encoder."""
