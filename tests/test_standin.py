@@ -110,16 +110,22 @@ def test_dropout_there_is_the_same_in_backward_as_in_forward(case):
     there = Run(case, standin.asarray, seed=case.seed)
     again = Run(case, standin.asarray, seed=case.seed)
     close(there.results, again.results, 0)
-    steps = [np.random.default_rng(i).standard_normal(p.shape) for i, p in enumerate(there.layer.parameters())]
-    sides = []
-    for h in (1e-6, -1e-6):
-        moved = copy.deepcopy(case)
-        moved.layer.astype(np.float64)
-        for p, step in zip(moved.layer.parameters(), steps):
+    inputs = [x for x in case.inputs if isinstance(x, np.ndarray) and x.dtype.kind == "f"]
+    assert len(there.dx) == len(inputs)
+    steps = {id(x): np.random.default_rng(i).standard_normal(x.shape) for i, x in enumerate(inputs)}
+    of_weights = [np.random.default_rng(i).standard_normal(p.shape) for i, p in enumerate(case.layer.parameters())]
+
+    def side(h):
+        layer = copy.deepcopy(case.layer).astype(np.float64)
+        for p, step in zip(layer.parameters(), of_weights):
             p.data += h * step
-        sides.append((Run(moved, standin.asarray, seed=case.seed).y._host * there.dy).sum())
-    slope = sum((p.grad._host * step).sum() for p, step in zip(there.layer.parameters(), steps))
-    assert slope == pytest.approx((sides[0] - sides[1]) / 2e-6, rel=1e-5, abs=1e-6)
+        moved = {i: x + h * steps[i] for i, x in zip(map(id, inputs), inputs)}
+        at = case._replace(layer=layer, inputs=tuple(moved.get(id(x), x) for x in case.inputs))
+        return (Run(at, standin.asarray, seed=case.seed).y._host * there.dy).sum()
+
+    slope = sum((dx._host * steps[id(x)]).sum() for dx, x in zip(there.dx, inputs))
+    slope += sum((p.grad._host * step).sum() for p, step in zip(there.layer.parameters(), of_weights))
+    assert slope == pytest.approx((side(1e-6) - side(-1e-6)) / 2e-6, rel=1e-5, abs=1e-6)
 
 
 LAYOUTS = [
