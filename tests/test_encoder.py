@@ -107,6 +107,14 @@ def test_padding_mask_is_the_full_attention_mask_at_real_tokens(layer, tokens):
     assert_same(found[2], found[0], 1e-12)
 
 
+@pytest.mark.parametrize("positions", [Rotary(), ALiBi(4), T5Buckets(4, 8, 8, rng=0)], ids=lambda p: type(p).__name__)
+def test_tokens_on_either_side_of_a_hole_keep_their_distance(positions):
+    encoder, tokens = small_encoder(positions=positions), np.array([[1, 0, 1, 1, 1], [1, 1, 0, 0, 1]], bool)
+    ids = np.random.default_rng(0).integers(0, 40, tokens.shape)
+    full = np.broadcast_to(tokens[:, None, None], (2, 4, 5, 5))
+    np.testing.assert_allclose(encoder(ids, tokens)[tokens], encoder(ids, full)[tokens], rtol=1e-11)
+
+
 # A01
 @KINDS
 @POOLS
