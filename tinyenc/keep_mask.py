@@ -37,7 +37,10 @@ class KeepMask:
 @rowwise
 def keep_scaled(x, kept, gain):
     """x * kept * gain, kept as numbers: NumPy is slow where it must convert while it multiplies."""
-    return x * kept.astype(x.dtype) * gain
+    y = kept.astype(x.dtype)
+    y *= gain
+    y *= x
+    return y
 
 
 def draw(shape, p, seed):

@@ -41,6 +41,15 @@ def scale(x, factor):
     return x * factor
 
 
+def add_rows(table, index, x):
+    """table[index] += x, for x (..., D) and index (...), where rows that an index names more than once add up."""
+    if not on_host(table):
+        array_module(table).add.at(table, index, x)
+        return
+    for i, row in zip(index.ravel().tolist(), rows(x)):  # quicker than add.at, and than sums of sorted rows
+        table[i] += row
+
+
 # Matrix products
 
 
@@ -212,8 +221,9 @@ def sigmoid_backward(dy, y):
 @rowwise
 def silu(x):
     """x s with s = sigmoid(x) (Elfwing et al. 2018; "swish"), and s (1 + x (1 - s))."""
-    s = sigmoid.formula(x)
-    return x * s, s * (1 + x * (1 - s))
+    a = x.astype(wide(x.dtype), copy=False)
+    s = sigmoid.formula(a)
+    return (a * s).astype(x.dtype, copy=False), (s * (1 + a * (1 - s))).astype(x.dtype, copy=False)
 
 
 # Softmax

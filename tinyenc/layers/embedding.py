@@ -3,8 +3,9 @@
 import numpy as np
 
 from .. import init
-from ..backend import array_module, on_host
+from ..backend import on_host
 from ..layer import Layer, Parameter
+from ..ops import add_rows, scale
 from ..tape import NO_TAPE
 
 
@@ -29,15 +30,15 @@ class Embedding(Layer):
         if on_host(ids):  # else the host would wait for the GPU; the encoder looks before it moves them there
             check_ids(ids, self.weight.shape[0])
         tape.push(self, ids)
-        return self.weight.data[ids] * self.scale
+        return scale(self.weight.data[ids], self.scale)
 
     def backward(self, dy, tape):
         """Adds to the gradient of the table; ids have none."""
         (ids,) = tape.pop(self)
-        drows = dy * self.scale
+        drows = scale(dy, self.scale)
         if self.padding_idx is not None:
             drows = drows * (ids != self.padding_idx)[..., None]
-        array_module(drows).add.at(self.weight.grad, ids, drows)  # repeated ids add up
+        add_rows(self.weight.grad, ids, drows)
 
 
 def check_ids(ids, n, what="token"):
