@@ -75,12 +75,15 @@ class LearnedPositions(Positions):
 
     A longer sequence is refused, unless the table was grown: `grow_copying`, `grow_interpolating` or `grow_fresh`.
     Each takes the optimiser too, and grows the moments it keeps for the table in the same way.
+    std: of the first vectors. 0.02 is BERT's, whose tokens start as small; beside the tokens of unit variance that
+    Encoder makes, such positions are learnt late, or never.
     """
 
-    def __init__(self, d_model, max_len=512, rng=None):
+    def __init__(self, d_model, max_len=512, std=0.02, rng=None):
         if max_len < 1:
             raise ValueError(f"max_len must be at least 1, got {max_len}")
-        self.weight = Parameter(init.normal((max_len, d_model), rng=rng), decay=False)
+        self.weight = Parameter(init.normal((max_len, d_model), std, rng), decay=False)
+        self.std = std
 
     @property
     def max_len(self):
@@ -109,7 +112,7 @@ class LearnedPositions(Positions):
         """Keep the table, and begin the new places as the first ones began; their moments are zero."""
         old = self.max_len
         self._grow(max_len, lambda rows: lengthened(rows, max_len), optimizer)
-        new = init.normal((max_len - old, self.weight.shape[1]), rng=rng)
+        new = init.normal((max_len - old, self.weight.shape[1]), self.std, rng)
         self.weight.data[old:] = like(new, self.weight.data)
 
     def _grow(self, max_len, change, optimizer):

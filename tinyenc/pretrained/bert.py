@@ -23,7 +23,7 @@ def build(config, n_types=None, first_place=0):
     dropout = config.probability("hidden_dropout_prob", 0.1)
     width = config.size("embedding_size", d_model)
     embed = BertEmbedding(
-        config.size("vocab_size"), width, LearnedPositions(width, config.size("max_position_embeddings"), UNSET),
+        config.size("vocab_size"), width, LearnedPositions(width, config.size("max_position_embeddings"), rng=UNSET),
         config.size("type_vocab_size", 2) if n_types is None else n_types, first_place, d_model,
         config.index("pad_token_id"), dropout, eps, UNSET)
     layers = [post_ln_layer(config, d_model, dropout, eps) for _ in range(config.size("num_hidden_layers"))]
