@@ -6,8 +6,8 @@ Every core attends with 8 heads of width 64, in float32, within sequences of one
 at least one. Each runs in a process of its own, and they take turns; "PyTorch" is its scaled_dot_product_attention.
 
 Figures are ratios to the plain core, below 1 where less is needed: of the time, the median over the rounds; of the
-memory, the most that is needed beyond the inputs. The line below the table says to which power of the length the time of
-a sequence grows.
+memory, the most that is needed beyond the inputs. The line below the table says to which power of the length the time
+of a sequence grows.
 """
 
 import argparse

@@ -28,6 +28,7 @@ def test_every_kind_of_positions_has_a_line_and_the_picture_is_drawn(tmp_path, m
     exec(compile(source, str(EXAMPLE), "exec"), {"__name__": "__main__"})
     lines = capsys.readouterr().out.splitlines()
     assert [line[:29].strip() for line in lines[1:-1]] == [
-        "none", "sinusoidal", "learned, copied", "learned, interpolated", "learned, fresh", "rotary", "ALiBi", "T5 buckets"]
+        "none", "sinusoidal", "learned, copied", "learned, interpolated", "learned, fresh", "rotary", "ALiBi",
+        "T5 buckets"]
     assert all(line.count("%") == 6 for line in lines[1:-1])
     assert (tmp_path / "extrapolate.png").stat().st_size > 10_000
