@@ -67,9 +67,10 @@ def test_hidden_states_logits_and_every_gradient_are_those_of_transformers(famil
     names = FAMILIES[family]
     places = find_places(encoder, names.stems(len(encoder.layers)))
     places = {model.prefix + name: where for name, where in places.items()} | find_places(head, names.head)
-    for _, where in places.items():
-        for place in where:
-            place.parameter.data = place.parameter.grad  # take() reads data
+    placed = [place.parameter for where in places.values() for place in where]
+    assert {id(p) for p in placed} == {id(p) for p in [*encoder.parameters(), *head.parameters()]}
+    for parameter in placed:
+        parameter.data = parameter.grad  # take() reads data
     gradients = {name[5:]: tensor for name, tensor in expected.items() if name.startswith("grad.")}
     assert places.keys() == gradients.keys()
     for name, gradient in gradients.items():

@@ -110,6 +110,21 @@ def test_texts_are_cut_where_the_folder_says(folder):
     np.testing.assert_allclose(encoder.encode(long), encoder.encode("that never finds its"), atol=1e-6)
 
 
+def test_encoder_may_stand_in_a_folder_of_its_own(folder, tmp_path):
+    expected = SentenceEncoder.load(folder).encode(TEXTS)
+    outer = tmp_path / "outer"
+    outer.mkdir()
+    shutil.move(folder / "1_Pooling", outer)
+    rows = json.loads((folder / "modules.json").read_text())
+    rows[0]["path"] = "0_Transformer"
+    (outer / "modules.json").write_text(json.dumps(rows))
+    shutil.move(folder, outer / "0_Transformer")
+    encoder = SentenceEncoder.load(outer)
+    np.testing.assert_array_equal(encoder.encode(TEXTS), expected)
+    encoder.save(tmp_path / "copy")
+    np.testing.assert_array_equal(SentenceEncoder.load(tmp_path / "copy").encode(TEXTS), expected)
+
+
 def test_no_texts_give_no_vectors(folder):
     assert SentenceEncoder.load(folder).encode([]).shape == (0, 16)
 
