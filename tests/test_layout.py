@@ -10,7 +10,7 @@ RAGGED = np.array([[1, 1, 0, 0], [0, 0, 0, 0], [1, 0, 1, 1], [0, 1, 1, 1], [1, 1
 @pytest.mark.parametrize("layout", [Packing, Padded])
 @pytest.mark.parametrize("shape", [(6, 4), (6, 4, 3), (6, 4, 2, 3)])
 def test_unpack_gives_back_the_real_tokens_and_zeros_elsewhere(layout, shape):
-    layout, x = layout(RAGGED), random(*shape)
+    layout, x = layout(RAGGED), random(*shape, dtype=np.float32)
     back = layout.unpack(layout.pack(x))
     assert back.shape == shape and back.dtype == x.dtype
     assert np.array_equal(back[RAGGED], x[RAGGED])
@@ -34,6 +34,12 @@ def test_packing_holds_as_many_tokens_as_are_real_and_keeps_each_sequence_togeth
         for i in range(count):
             rows = places[start + i * length:start + (i + 1) * length] // 4
             assert len(set(rows)) == 1 and RAGGED[rows[0]].sum() == length
+
+
+def test_packing_begins_with_the_longest_sequences():
+    lengths = [length for _, _, length in Packing(RAGGED).runs]
+    assert lengths == [4, 3, 2, 1] and Packing(RAGGED).longest == 4
+    assert Packing(RAGGED[[1]]).longest == 1  # of nothing: a length that arrays can have
 
 
 def test_positions_are_the_places_in_the_padded_batch():

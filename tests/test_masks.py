@@ -66,8 +66,8 @@ def test_mask_that_broadcasts_is_accepted(shape):
     assert check_mask(np.ones(shape, bool), (2, 3, 4, 5)).shape == shape
 
 
-@pytest.mark.parametrize("shape", [(5,), (2, 5), (4, 5), (2, 4, 5), (3, 3, 4, 5), (2, 2, 4, 5), (2, 3, 5, 4),
-                                   (2, 1, 1, 4)])
+@pytest.mark.parametrize("shape", [(), (2,), (2, 3), (2, 3, 4), (2, 3, 4, 5, 1), (5,), (4, 5), (2, 4, 5),
+                                   (3, 3, 4, 5), (2, 2, 4, 5), (2, 3, 5, 4), (2, 1, 1, 4)])
 def test_mask_that_does_not_broadcast_is_refused_with_both_shapes(shape):
     with pytest.raises(ValueError) as error:
         check_mask(np.ones(shape, bool), (2, 3, 4, 5))

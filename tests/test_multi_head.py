@@ -85,6 +85,14 @@ def test_cross_attention_takes_a_memory_of_another_length():
     np.testing.assert_allclose(y[1], layer(x[1:], memory[1:, :2])[0], rtol=1e-12)
 
 
+def test_queries_reach_the_output_through_the_weights_alone():
+    layer, x = shaken(MultiHeadAttention(8, 2, rng=0)).astype(np.float64), random(2, 5, 8)
+    memory = random(2, 5, 8, seed=1)
+    layer.w_q.weight.data[...] = layer.w_q.bias.data[...] = 0  # all keys weigh the same
+    mean = layer.w_o(layer.w_v(memory).mean(axis=1, keepdims=True))
+    np.testing.assert_allclose(layer(x, memory), np.broadcast_to(mean, (2, 5, 8)), rtol=1e-11)
+
+
 # A13
 def test_causal_mask_hides_the_future_exactly():
     layer, x = MultiHeadAttention(8, 2, rng=0).astype(np.float64), random(1, 6, 8)
