@@ -225,7 +225,7 @@ def statement_edits(node):
             if i:
                 swapped = [*parts[:i - 1], part, parts[i - 1], *parts[i + 1:]]
                 yield ast.Return(ast.Tuple(swapped, ast.Load()))
-    elif isinstance(node, ast.If):
+    elif isinstance(node, ast.If) and "on_host" not in calls(node.test):
         yield ast.If(ast.UnaryOp(ast.Not(), node.test), node.body, node.orelse)
 
 

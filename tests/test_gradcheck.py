@@ -236,6 +236,24 @@ def test_embedding_and_losses_have_integer_inputs():
     assert check_gradients(CrossEntropy(0.1), X, np.array([[0, 3, -100], [1, 1, 2]])).arrays == 1
 
 
+def test_any_number_of_inputs_and_a_parameter_that_is_one_number():
+    class WeightedSum(Layer):
+        def __init__(self):
+            self.gain = Parameter(np.array(0.5, np.float32))
+
+        def forward(self, *xs, tape=NO_TAPE):
+            total = sum(xs)
+            tape.push(self, total, len(xs))
+            return self.gain.data * total
+
+        def backward(self, dy, tape):
+            total, n = tape.pop(self)
+            self.gain.grad += (dy * total).sum()
+            return (self.gain.data * dy,) * n
+
+    assert check_gradients(WeightedSum(), X, X[::-1], 2 * X).arrays == 4
+
+
 def test_an_array_given_twice_is_one_input():
     attention = MultiHeadAttention(4, 2, rng=0)
     assert check_gradients(attention, X, X).arrays == 9
