@@ -61,15 +61,21 @@ def serve(connection, side, args):
             connection.send((traceback.format_exc(), None))
 
 
+def mean_seconds(function, n, clock):
+    """Mean seconds of a call, over n of them, by the "wall" clock or of the processor ("cpu")."""
+    now = time.perf_counter if clock == "wall" else time.process_time
+    start = now()
+    for _ in range(n):
+        function()
+    return (now() - start) / n
+
+
 class Side:
     """One library at work on one preset: a subclass makes `step`, which runs once and returns the loss."""
 
-    def seconds(self, n):
-        """Mean wall seconds of a step, over n of them."""
-        start = time.perf_counter()
-        for _ in range(n):
-            self.step()
-        return (time.perf_counter() - start) / n
+    def seconds(self, n, clock="wall"):
+        """Mean seconds of a step, over n of them."""
+        return mean_seconds(self.step, n, clock)
 
     def peak_bytes(self):
         """The most memory the process has had resident."""
@@ -112,16 +118,13 @@ class TinyencSide(Side):
             optimizer = AdamW(model, LR)
         self.step = train if task == "train" else infer
 
-    def products(self, n):
-        """Mean wall seconds of the matrix products of a step alone, as the layers call them, over n times."""
+    def products(self, n, clock="wall"):
+        """Mean seconds of the matrix products of a step alone, as the layers call them, over n times."""
         from matrix_products import products_of_a_step
 
         run = products_of_a_step(self.preset, self.lengths, self.task)
         run()
-        start = time.perf_counter()
-        for _ in range(n):
-            run()
-        return (time.perf_counter() - start) / n
+        return mean_seconds(run, n, clock)
 
 
 class TorchSide(Side):

@@ -28,7 +28,7 @@ LAYERS = "hand-written", "nn.TransformerEncoderLayer"  # PyTorch's two forms
 TURN = 0.5  # seconds of work before the other side has its turn
 
 
-def compare(preset, task, kind, rounds):
+def compare(preset, task, kind, rounds, clock):
     """One row of the table, as a dict."""
     sides = [Process(TinyencSide, preset, kind, task)]
     sides += [Process(TorchSide, layer, preset, kind, task) for layer in LAYERS]
@@ -41,10 +41,10 @@ def compare(preset, task, kind, rounds):
         for turn in range(rounds):
             for i in sorted(range(len(sides)), reverse=turn % 2):
                 time.sleep(0.05)  # until the idle threads of the side before have stopped spinning
-                times[i].append(sides[i].ask("seconds", steps[i]))
+                times[i].append(sides[i].ask("seconds", steps[i], clock))
         ours, *theirs = times
         memory = [side.ask("peak_bytes") for side in sides]
-        products = statistics.median(sides[0].ask("products", steps[0]) for _ in range(3))
+        products = statistics.median(sides[0].ask("products", steps[0], clock) for _ in range(3))
     finally:
         for side in sides:
             side.__exit__()
@@ -75,6 +75,8 @@ def main():
     parser.add_argument("--kind", choices=["full", "ragged"])
     parser.add_argument("--rounds", type=int, default=9, help="turns of each side (default 9)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of each side (default all)")
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall",
+                        help="cpu, with --threads 1: processor time, which other work on the machine disturbs less")
     parser.add_argument("--json", metavar="FILE", help="also write the rows as a list of objects")
     args = parser.parse_args()
 
@@ -86,7 +88,7 @@ def main():
     for preset in [args.preset] if args.preset else PRESETS:
         for task in [args.task] if args.task else ("train", "infer"):
             for kind in [args.kind] if args.kind else ("full", "ragged"):
-                rows.append(compare(preset, task, kind, args.rounds))
+                rows.append(compare(preset, task, kind, args.rounds, args.clock))
                 print(row(rows[-1]), flush=True)
                 if args.json:
                     Path(args.json).write_text(json.dumps(rows, indent=2) + "\n")
