@@ -12,6 +12,7 @@ from tinyenc import (
     EncoderLayer,
     FeedForward,
     FirstPool,
+    GatedFeedForward,
     GELUTanh,
     LayerNorm,
     Linear,
@@ -19,7 +20,11 @@ from tinyenc import (
     MeanPool,
     MultiHeadAttention,
     PostLNEncoderLayer,
+    Recompute,
     ReLU,
+    RMSNorm,
+    Sigmoid,
+    SiLU,
     SinusoidalPositions,
     Tape,
     causal_mask,
@@ -27,7 +32,6 @@ from tinyenc import (
 )
 from tinyenc.attention import CausalLinearAttention, DotProduct, LinearAttention, SlidingWindow, Tiled
 from tinyenc.attention.per_sequence import PerSequence
-from tinyenc.layers.recompute import Recompute
 from tinyenc.optim import AdamW
 from tinyenc.positions import ALiBi, LearnedPositions, Rotary, T5Buckets
 
@@ -48,6 +52,10 @@ CASES = {  # name: (layer, arguments of forward)
     "GELUTanh": (GELUTanh(), [BIG]),
     "Dropout": (Dropout(0.3), [BIG]),
     "FeedForward": (FeedForward(16, 24, 0.2, rng=0), [X]),
+    "GatedFeedForward": (GatedFeedForward(16, 24, 0.2, SiLU(), rng=0), [X]),
+    "SiLU": (SiLU(), [BIG]),
+    "Sigmoid": (Sigmoid(), [BIG]),
+    "RMSNorm": (RMSNorm(80), [BIG]),
     "SinusoidalPositions": (SinusoidalPositions(16), [X, np.arange(5)]),
     "DotProduct": (DotProduct(0.2), [*HEADS, MASK]),
     "Tiled": (Tiled(0.2, queries=2, keys=3), [*HEADS, MASK]),
