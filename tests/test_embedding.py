@@ -124,3 +124,10 @@ def test_half_precision_gradients_add_up_in_float32():
     layer = Embedding(2, 1).astype(np.float16)
     grad = backward(layer, np.zeros(5000, int), np.ones((5000, 1), np.float16))
     assert grad.dtype == np.float32 and grad.tolist() == [[5000], [0]]
+
+
+def test_half_precision_gradient_is_scaled_and_summed_in_float32_beyond_the_range_of_half():
+    table, tape = Embedding(4, 2, scale=16.0, rng=0).astype(np.float16), Tape()
+    table.forward(np.array([[1, 1]]), tape)
+    table.backward(np.full((1, 2, 2), 30000, np.float16), tape)
+    assert (table.weight.grad[1] == 960000).all() and table.weight.grad.dtype == np.float32

@@ -35,7 +35,7 @@ class Embedding(Layer):
     def backward(self, dy, tape):
         """Adds to the gradient of the table; ids have none."""
         (ids,) = tape.pop(self)
-        drows = scale(dy, self.scale)
+        drows = scale(dy.astype(self.weight.grad.dtype, copy=False), self.scale)  # half precision could overflow
         if self.padding_idx is not None:
             drows = drows * (ids != self.padding_idx)[..., None]
         add_rows(self.weight.grad, ids, drows)
