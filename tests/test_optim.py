@@ -527,7 +527,8 @@ def test_a_skipped_step_returns_the_norm_and_is_reported_each_time():
     optimizer = SGD([p], 0.1)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        assert [optimizer.step(max_norm=math.inf) for _ in range(3)] == [math.inf] * 3
+        for _ in range(3):
+            assert optimizer.step(max_norm=math.inf) == math.inf
     assert optimizer.n_skipped == 3
     assert [warning.filename for warning in caught] == [__file__] * 3
 
@@ -627,6 +628,26 @@ def test_every_entry_that_is_wrong_is_named_at_once():
     assert everything(optimizer) == before
 
 
+def test_a_parameter_whose_whole_state_is_missing_is_named():
+    optimizer = AdamW(Model(), 0.1)
+    state = {key: array for key, array in optimizer.state_dict().items() if not key.startswith("bias")}
+    with pytest.raises(ValueError, match="missing bias.steps; missing bias.m; missing bias.v$"):
+        optimizer.load_state_dict(state)
+
+
+def test_the_state_of_a_parameter_frozen_after_some_steps_is_saved_and_loaded():
+    model, other = Model(), Model()
+    optimizer, again = AdamW(model, 0.1), AdamW(other, 0.1)
+    train(optimizer, *random_gradients(model, 2))
+    model.matrix.frozen = other.matrix.frozen = True
+    again.load_state_dict(optimizer.state_dict())
+    other.load_state_dict(model.state_dict())
+    model.matrix.frozen = other.matrix.frozen = False
+    for each in (optimizer, again):
+        train(each, *random_gradients(model, 1))
+    assert "matrix.m" in again.state_dict() and everything(again) == everything(optimizer)
+
+
 def test_loading_forgets_what_the_state_does_not_have():
     model, half_frozen = Model(), Model()
     half_frozen.matrix.frozen = True
@@ -672,11 +693,12 @@ def test_two_factors_for_one_parameter_are_refused():
 
 
 @every_rule
-def test_a_schedule_that_gives_no_rate_is_named_before_anything_changes(rule):
+@pytest.mark.parametrize("rate", [math.nan, math.inf, -0.1])
+def test_a_schedule_that_gives_no_rate_is_named_before_anything_changes(rule, rate):
     model = Model()
-    optimizer = rule(model, lambda step: math.nan if step == 2 else 0.1)
+    optimizer = rule(model, lambda step: rate if step == 2 else 0.1)
     train(optimizer, *random_gradients(model, 1))
     before = everything(optimizer)
-    with pytest.raises(ValueError, match="^the schedule gives a learning rate of nan at step 2$"):
+    with pytest.raises(ValueError, match=f"^the schedule gives a learning rate of {rate} at step 2$"):
         optimizer.step()
     assert everything(optimizer) == before

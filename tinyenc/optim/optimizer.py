@@ -98,7 +98,7 @@ class Optimizer:
             self.update(w, g, *kept, lr=lr, decay=decay, t=t)
 
         def move_half(half, g, w, *kept):
-            np.copyto(w, half, where=half != w.astype(half.dtype))  # written from outside
+            np.copyto(w, half, where=half != w.astype(half.dtype))  # at first, or written from outside
             move(w, g, *kept)
             half[...] = w
 
@@ -108,18 +108,12 @@ class Optimizer:
         return self.keeps if parameter.data.dtype == wide(parameter.data.dtype) else ("master", *self.keeps)
 
     def _arrays(self, name):
-        """{key: array}, "master" first, kept for a parameter: made when first asked for, and moved to where it is."""
-        data, old = self.parameters[name].data, self._kept[name]
-        new = {}
-        for key in self._keys(self.parameters[name]):
-            if key in old:
-                new[key] = _beside(data, old[key])
-            elif key == "master":
-                new[key] = data.astype(wide(data.dtype))
-            else:
-                new[key] = np.zeros_like(data, dtype=wide(data.dtype))
-        self._kept[name] = new
-        return new
+        """{key: array}, "master" first, kept for a parameter: zeros when first asked for, and moved to where it is."""
+        parameter, old = self.parameters[name], self._kept[name]
+        self._kept[name] = {key: _beside(parameter.data, old[key]) if key in old
+                            else np.zeros_like(parameter.data, dtype=wide(parameter.data.dtype))
+                            for key in self._keys(parameter)}
+        return self._kept[name]
 
     def reshape(self, parameter, change):
         """Do with everything kept for a parameter what is done with its data: replace each array by change(array)."""
