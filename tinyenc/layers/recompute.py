@@ -9,7 +9,7 @@ class Recompute(Layer):
 
     Wraps any layer whose backward returns what its forward takes, and gives the layer's own gradients to the bit: what
     dropout drops is drawn again from the same seeds. Wrapped one by one, the layers of an encoder need the memory of
-    one of them, and a third more time:
+    one of them, and the time of one more forward:
 
         encoder.layers = [Recompute(layer) for layer in encoder.layers]
 
