@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import cuda_emulator
 import numpy as np
 
-from tinyenc.kernels import masked_softmax
+from tinyenc.kernels import fuse as fuse_module
 
 syncs = []  # where the host waited for the device: a line of code for each time
 
@@ -34,10 +34,11 @@ REFUSED = {
 WAITS = {"nonzero", "flatnonzero", "argwhere", "unique", "bincount", "extract", "compress", "histogram"}
 
 
-def install(monkeypatch):
-    """Make `import cupy` find this module, for one test."""
+def install(monkeypatch, fuse=False):
+    """Make `import cupy` find this module, for one test. Formulas run operator by operator, unless fuse says so."""
     monkeypatch.setitem(sys.modules, "cupy", sys.modules[__name__])
-    monkeypatch.setattr(masked_softmax, "_kernel", masked_softmax.cache(masked_softmax._kernel.__wrapped__))
+    if not fuse:
+        monkeypatch.setattr(fuse_module, "fused", lambda formula, args, kwargs=None: formula(*args, **kwargs or {}))
     syncs.clear()
 
 
@@ -297,7 +298,7 @@ class cuda:
     """The devices: one."""
 
     class Device:
-        id = 0
+        id = -1  # unlike any GPU's, so that kernels for them are not mixed up
 
     class runtime:
         getDeviceCount = staticmethod(lambda: 1)

@@ -401,14 +401,3 @@ def test_bad_input_is_refused_before_the_launch(case, monkeypatch):
     with pytest.raises(error, match=message):
         call()
     assert cuda_emulator.launches == []
-
-
-def test_wrong_kinds_of_arguments_are_caught_by_the_emulated_device():
-    kernel = kernels._kernel("drop<float, 4>", 0)
-    x = on(draw(8))
-    with pytest.raises(TypeError, match="takes"):
-        kernel((1,), (128,), (x, x, 8, kernels._dropout(0.1, 1, x)))  # size as int64
-    with pytest.raises(TypeError, match="takes"):
-        kernel((1,), (128,), (x, x, np.uint64(8)))
-    with pytest.raises(TypeError, match="not on the device"):
-        kernel((1,), (128,), (x, X, np.uint64(8), kernels._dropout(0.1, 1, x)))

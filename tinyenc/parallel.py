@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from .backend import on_host
 from .blas import one_thread
 
 BLOCK_BYTES = 256 * 1024  # a block and its few temporaries fit in one core's L2 cache
@@ -106,12 +107,15 @@ def rowwise(formula):
     The first argument says what the rows are: arrays with the same leading shape are cut with it, everything
     else (weights, scalars, keyword arguments) is passed whole. The formula returns one array or a tuple of
     them, each with the same rows. It must treat rows independently, and may be called with any number of them.
-    Arrays that are not NumPy's (CuPy's) go through whole.
+    On CuPy's arrays it runs as one kernel.
     """
 
     @functools.wraps(formula)
     def run(*args, **kwargs):
         first = args[0]
+        if not on_host(first):
+            from .kernels.fuse import fused
+            return fused(formula, args, kwargs)
         if not isinstance(first, np.ndarray) or first.nbytes <= BLOCK_BYTES or first.ndim < 2:
             return formula(*args, **kwargs)
         lead = first.shape[:-1]

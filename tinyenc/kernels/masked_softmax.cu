@@ -8,14 +8,6 @@
 // packs of WIDTH elements of it in registers, and moves a pack in one access. A LONG row has more elements
 // than its threads hold: it passes through the registers in chunks, and is read again once its sum is known.
 // Storage is T: float, __half, __nv_bfloat16 or double. Arithmetic is float, or double for double.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
-typedef unsigned int u32;
-typedef unsigned long long u64;
-typedef long long i64;
-
-constexpr int BLOCK = 128, WARP = 32;
 constexpr double LOG2_E = 1.4426950408889634;
 
 template <typename T> struct Arithmetic { typedef float Real; };
@@ -130,24 +122,6 @@ __device__ u32 kept(const Part<WIDTH, LANES, PACKS, LONG>& part, const bool* mas
     for (int i = 0; i < PACKS * WIDTH; ++i)
         bits |= u32(row[(part.safe_key(chunk, i / WIDTH) + i % WIDTH) * at.key]) << i;
     return bits & inside;
-}
-
-// Joins x over the LANES threads of a row, by maximum or sum; all of them get the result.
-template <int LANES, typename Real, typename Join>
-__device__ Real across(Real x, Join join) {
-#pragma unroll
-    for (int step = (LANES < WARP ? LANES : WARP) / 2; step > 0; step /= 2)
-        x = join(x, __shfl_xor_sync(~0u, x, step));
-    if constexpr (LANES > WARP) {
-        __shared__ Real of_warp[LANES / WARP];
-        __syncthreads();  // an earlier call may still be reading
-        if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = x;
-        __syncthreads();
-        x = of_warp[0];
-#pragma unroll
-        for (int warp = 1; warp < LANES / WARP; ++warp) x = join(x, of_warp[warp]);
-    }
-    return x;
 }
 
 // Four random words that depend on nothing but a counter and a seed: Philox4x32 with seven rounds, the

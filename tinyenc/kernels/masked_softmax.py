@@ -5,14 +5,12 @@ shape raise, views and Fortran order are copied into C order first, and empty ar
 """
 
 import math
-from functools import cache
-from pathlib import Path
 
 import numpy as np
 
-SOURCE = Path(__file__).with_suffix(".cu").read_text()
-BLOCK = 128  # threads
-STORAGE = {"float16": "__half", "bfloat16": "__nv_bfloat16", "float32": "float", "float64": "double"}
+from .compiler import BLOCK, STORAGE, compiled, source
+
+SOURCE = source("masked_softmax.cu")
 NULL = np.uintp(0)
 
 # The kernels' structures.
@@ -81,7 +79,7 @@ def drop(x, p, seed):
         blocks = -(-x.size // (BLOCK * width))
         if blocks >= 2**31:
             raise ValueError(f"x {x.shape} has too many elements for one launch")
-        kernel = _kernel(f"drop<{STORAGE[x.dtype.name]}, {width}>", x.device.id)
+        kernel = compiled(SOURCE, f"drop<{STORAGE[x.dtype.name]}, {width}>", x.device.id)
         kernel((blocks,), (BLOCK,), (x, y, np.uint64(x.size), dropout))
     return y
 
@@ -100,14 +98,6 @@ def variant(name, dtype, keys, width):
     return f"{name}<{STORAGE[dtype.name]}, {width}, {lanes}, {held}, {long}>", BLOCK // lanes
 
 
-@cache
-def _kernel(name, device):  # CuPy loads a kernel onto one device
-    import cupy
-
-    module = cupy.RawModule(code=SOURCE, options=("-std=c++17", "-ftz=true"), name_expressions=(name,))
-    return module.get_function(name)
-
-
 def _over_rows(name, array, width):
     """A kernel for the rows of an array, the number of its blocks, and the kernels' `Rows`."""
     keys = array.shape[-1]
@@ -115,7 +105,7 @@ def _over_rows(name, array, width):
     if count >= 2**31 or keys >= 2**31:
         raise ValueError(f"{array.shape}: the kernel takes fewer than 2**31 rows, of fewer than 2**31 keys")
     name, rows_in_block = variant(name, array.dtype, keys, width)
-    return _kernel(name, array.device.id), -(-count // rows_in_block), np.array((count, keys), ROWS)
+    return compiled(SOURCE, name, array.device.id), -(-count // rows_in_block), np.array((count, keys), ROWS)
 
 
 def _width(length, *arrays):

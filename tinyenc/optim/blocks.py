@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 
 from .. import parallel
+from ..backend import on_host
 
 
 def in_all_blocks(work):
@@ -14,6 +15,10 @@ def in_all_blocks(work):
     """
     calls = []
     for update, *arrays in work:
+        if not on_host(arrays[0]):
+            from ..kernels.fuse import fused
+            fused(update, arrays)  # one kernel
+            continue
         if not all(isinstance(a, np.ndarray) and a.flags.c_contiguous for a in arrays):
             update(*arrays)
             continue
