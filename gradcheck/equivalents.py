@@ -7,8 +7,7 @@ OVER_CHUNKS = "for here, state in zip(reversed(self.chunks({})), reversed(states
 EMPTY = f"{CHUNKS}dstate = 0 * states[0] -> dstate = "
 
 EQUIVALENT = {
-    "ops.normalise_backward: dx -= normed * (dy * normed).mean(axis=-1, keepdims=True, dtype=rstd.dtype) -> "
-    "dx -= normed * (dx * normed).mean(axis=-1, keepdims=True, dtype=rstd.dtype)":
+    "ops.normalise_backward: dx -= normed * row_mean(dy, normed) -> dx -= normed * row_mean(dx, normed)":
         "dx is dy less its mean, and the mean of normed is 0",
     f"{TILED}dscores *= weights -> dscores *= scores": SAME_ARRAY,
     f"{TILED}dv[:, :, keys] += weights.mT @ dy_rows -> dv[:, :, keys] += scores.mT @ dy_rows": SAME_ARRAY,

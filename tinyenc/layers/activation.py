@@ -22,7 +22,9 @@ class GELU(Layer):
     """x Phi(x), with the exact normal distribution (Hendrycks & Gimpel 2016): "gelu" in BERT's configs."""
 
     def forward(self, x, tape=NO_TAPE):
-        y, slope = ops.gelu(x)
+        if not tape.keep:
+            return ops.gelu(x)
+        y, slope = ops.gelu(x, with_slope=True)
         tape.push(self, slope)
         return y
 
@@ -35,7 +37,9 @@ class GELUTanh(Layer):
     """GELU's tanh approximation, a different function by up to 4.7e-4: "gelu_new", "gelu_pytorch_tanh"."""
 
     def forward(self, x, tape=NO_TAPE):
-        y, slope = ops.gelu_tanh(x)
+        if not tape.keep:
+            return ops.gelu_tanh(x)
+        y, slope = ops.gelu_tanh(x, with_slope=True)
         tape.push(self, slope)
         return y
 
@@ -61,7 +65,9 @@ class SiLU(Layer):
     """x sigmoid(x) (Elfwing et al. 2018): "silu" and "swish" in configs."""
 
     def forward(self, x, tape=NO_TAPE):
-        y, slope = ops.silu(x)
+        if not tape.keep:
+            return ops.silu(x)
+        y, slope = ops.silu(x, with_slope=True)
         tape.push(self, slope)
         return y
 
