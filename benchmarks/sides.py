@@ -94,7 +94,7 @@ class TinyencSide(Side):
         import tinyenc
         from tinyenc.optim import AdamW
 
-        self.preset = preset = PRESETS[preset]
+        self.preset = preset = PRESETS.get(preset, preset)  # a name, or a Preset
         ids, mask, labels = make_batch(preset, kind)
         encoder = tinyenc.Encoder(VOCAB, preset.d_model, preset.n_heads, 4 * preset.d_model, preset.n_layers,
                                   dropout=dropout, rng=0)
