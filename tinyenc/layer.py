@@ -149,7 +149,7 @@ def _device(array):
 def _converted(name, array, dtype):
     """array in dtype; ValueError where a number in it becomes infinite."""
     with np.errstate(over="ignore"):
-        converted = array.astype(dtype)
+        converted = array.astype(dtype, copy=False)
     if converted.dtype.itemsize < array.dtype.itemsize and (np.isinf(converted) & ~np.isinf(array)).any():
         raise ValueError(f"{name} holds a number beyond the range of {converted.dtype}: its largest is "
                          f"{float(abs(array[np.isfinite(array)]).max()):g}")
