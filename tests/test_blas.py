@@ -1,0 +1,136 @@
+import threading
+
+import numpy as np
+import pytest
+from support import random
+
+from tinyenc import blas, ops
+from tinyenc.blas import OneThread, one_thread
+from tinyenc.parallel import get_num_threads, set_num_threads, share_rows
+
+TELLING = pytest.mark.skipif(not one_thread.possible, reason="this NumPy's BLAS takes no orders (it is not OpenBLAS)")
+
+
+@pytest.fixture
+def threads_of_blas():
+    """A OneThread whose BLAS is a plain number, and a way to read it."""
+    number = [7]
+    guard = OneThread()
+    guard.possible = True
+    guard._get, guard._set = lambda: number[0], lambda n: number.__setitem__(0, n)
+    return guard, lambda: number[0]
+
+
+@pytest.fixture(autouse=True)
+def threads_as_before():
+    threads = get_num_threads()
+    yield
+    set_num_threads(threads)
+
+
+@TELLING
+def test_blas_has_one_thread_inside_and_its_own_number_after():
+    before = one_thread._get()
+    one_thread._set(2)
+    try:
+        with one_thread:
+            assert one_thread._get() == 1
+        assert one_thread._get() == 2
+    finally:
+        one_thread._set(before)
+
+
+@TELLING
+def test_tasks_side_by_side_find_blas_on_one_thread_and_it_comes_back_after_an_error():
+    set_num_threads(2)
+    before, seen = one_thread._get(), []
+    share_rows(lambda some: seen.append(one_thread._get()), np.zeros((1000, 4)))
+    assert seen == [1, 1]
+    with pytest.raises(ZeroDivisionError):
+        share_rows(lambda some: 1 / 0, np.zeros((1000, 4)))
+    assert one_thread._get() == before
+
+
+def test_overlapping_users_leave_blas_as_the_first_found_it(threads_of_blas):
+    guard, number = threads_of_blas
+    inside, leave = threading.Event(), threading.Event()
+
+    def first():
+        with guard:
+            inside.set()
+            leave.wait(10)
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert inside.wait(10)
+    with guard:
+        assert number() == 1
+    assert number() == 1  # the first is still inside
+    leave.set()
+    thread.join(10)
+    assert number() == 7
+
+
+def test_another_blas_is_left_alone(monkeypatch):
+    class Library:
+        def __getitem__(self, name):
+            raise AttributeError(name)  # as ctypes says that there is no such function
+
+    monkeypatch.setattr(blas.ctypes, "CDLL", lambda path: Library())
+    guard = OneThread()
+    assert not guard.possible
+    with guard:
+        pass
+    monkeypatch.setattr(one_thread, "possible", False)
+    set_num_threads(2)
+    shares = []
+    share_rows(shares.append, np.zeros((1000, 4)))
+    assert shares == [slice(0, 1000)]  # BLAS uses its own threads for all of it
+
+
+@pytest.mark.parametrize("n", [0, 1, 127, 255, 256, 1000, 1001])
+@pytest.mark.parametrize("threads", [1, 2, 3, 16])
+def test_shares_cover_each_row_once_and_are_not_small(n, threads):
+    set_num_threads(threads)
+    seen, sizes = np.zeros(n, int), []
+
+    def share(some):
+        seen[some] += 1
+        sizes.append(len(range(n)[some]))
+
+    share_rows(share, np.zeros((n, 2)))
+    assert (seen == 1).all()
+    assert len(sizes) <= threads and sum(size < 64 for size in sizes) <= (n < 64)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_product_shared_by_threads_is_the_product_to_the_bit(dtype):
+    x, weight, bias, dy = (random(*shape).astype(dtype) for shape in ((7, 131, 96), (96, 160), (160,), (7, 131, 160)))
+    results = []
+    for threads in 1, 2, 5:
+        set_num_threads(threads)
+        dweight = np.ones(weight.shape, np.float64 if dtype == np.float64 else np.float32)
+        ops.add_weight_gradient(dweight, x, dy)
+        results.append([ops.matmul(x, weight, bias), dweight, ops.sum_rows(dy), ops.sum_rows_of_product(dy, dy)])
+    for others in results[1:]:
+        assert all(np.array_equal(a, b) for a, b in zip(results[0], others))
+    tolerance = {np.float16: 1e-2, np.float32: 1e-4, np.float64: 1e-11}[dtype]
+    wide = [a.astype(np.float64) for a in (x, weight, bias, dy)]
+    np.testing.assert_allclose(results[0][0], wide[0] @ wide[1] + wide[2], rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(results[0][1], 1 + np.einsum("bti,bto->io", wide[0], wide[3]), rtol=1e-2, atol=tolerance)
+
+
+@pytest.mark.parametrize("shape", [(5, 6), (700, 130), (7, 100, 130), (1, 40000), (40000, 1), (0, 6)])
+def test_sums_of_rows_in_blocks_are_the_sums_of_all_rows(shape):
+    x, y = random(*shape), random(*shape, seed=1)
+    axes = tuple(range(x.ndim - 1))
+    np.testing.assert_allclose(ops.sum_rows(x), x.sum(axis=axes), rtol=1e-11, atol=1e-11)
+    np.testing.assert_allclose(ops.sum_rows_of_product(x, y), (x * y).sum(axis=axes), rtol=1e-11, atol=1e-11)
+
+
+def test_rows_added_to_a_table_add_up_where_an_index_comes_again():
+    table, index, x = np.zeros((5, 3)), np.array([[4, 0, 4], [1, 4, 0]]), random(2, 3, 3)
+    expected = table.copy()
+    np.add.at(expected, index, x)
+    ops.add_rows(table, index, x)
+    np.testing.assert_allclose(table, expected, rtol=1e-14)
