@@ -1,4 +1,4 @@
-"""Compiles the CUDA kernels with NVRTC, for every architecture, and prints the registers that each takes.
+"""Compiles the CUDA kernels, those written from formulas too, for every architecture; prints the registers of each.
 
 Needs no GPU: python -m pip install "tinyenc[kernels]". Fails where a kernel spills registers to memory.
 """
@@ -12,10 +12,18 @@ from importlib import metadata
 
 import numpy as np
 
+from tinyenc import ops
 from tinyenc.kernels import masked_softmax as kernels
+from tinyenc.kernels.compiler import BLOCK, STORAGE
+from tinyenc.kernels.trace import Array, Trace
 
 ARCHITECTURES = "sm_75", "sm_80", "sm_90", "sm_100"
 LENGTHS = 128, 512, 1024, 16384, 16383  # of rows: in few and many registers, in chunks, and at odd addresses
+
+FORMULAS = {  # of ops: what they take, each element, column or vector an array
+    "layer_norm": ("element", "vector", "vector", 1e-5), "normalise_backward": ("element", "element", "column"),
+    "gelu": ("element",), "gelu_tanh": ("element",), "silu": ("element",), "log_softmax": ("element",),
+}
 
 
 def main():
@@ -26,14 +34,18 @@ def main():
         print(f'skipped: {error.name} is not installed: python -m pip install "tinyenc[kernels]"')
         return
     nvrtc = Nvrtc(library)
-    names = variants()
+    sources = [("", kernels.SOURCE, variants()), *written_from_formulas()]
 
     def compiled(architecture):
         options = ["-std=c++17", "-ftz=true", f"-arch={architecture}", f"-I{headers}", "--ptxas-options=-v"]
-        return nvrtc.resources(kernels.SOURCE, names, options)
+        found = {}
+        for prefix, code, names in sources:
+            found |= {prefix + name: used for name, used in nvrtc.resources(code, names, options).items()}
+        return found
 
     with ThreadPoolExecutor() as pool:
         results = list(pool.map(compiled, ARCHITECTURES))
+    names = list(results[0])
     print(f"NVRTC {nvrtc.version()}, registers of a thread\n")
     print(f"{'':52}" + "".join(f"{architecture:>8}" for architecture in ARCHITECTURES))
     for name in names:
@@ -59,6 +71,17 @@ def variants():
     return names
 
 
+def written_from_formulas():
+    """(prefix for its name, source, names of kernels) for formulas in float16 and float32."""
+    for name, arguments in FORMULAS.items():
+        for dtype in np.dtype(np.float16), np.dtype(np.float32):
+            dtypes = {"element": dtype, "vector": dtype, "column": np.dtype(np.float32)}
+            given = [Array(n, x, dtypes[x]) if x in dtypes else x for n, x in enumerate(arguments)]
+            program = Trace().program(getattr(ops, name).formula, given, {})
+            lanes = (32, BLOCK) if program.by_rows else (32,)
+            yield f"{name}, {STORAGE[dtype.name]}: ", program.code, [f"fused<{n}>" for n in lanes]
+
+
 def installed(package, prefix):
     """The file of an installed package whose name begins so."""
     return next(file.locate() for file in metadata.files(package) or () if file.name.startswith(prefix))
@@ -81,7 +104,7 @@ class Nvrtc:
     def resources(self, source, names, options):
         """{name: (registers, bytes spilled)} of kernels in a source."""
         program = ctypes.c_void_p()
-        self._call("CreateProgram", ctypes.byref(program), source.encode(), b"masked_softmax.cu", 0, None, None)
+        self._call("CreateProgram", ctypes.byref(program), source.encode(), b"kernels.cu", 0, None, None)
         for name in names:
             self._call("AddNameExpression", program, name.encode())
         encoded = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
