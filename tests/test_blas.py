@@ -44,11 +44,15 @@ def test_blas_has_one_thread_inside_and_its_own_number_after():
 def test_tasks_side_by_side_find_blas_on_one_thread_and_it_comes_back_after_an_error():
     set_num_threads(2)
     before, seen = one_thread._get(), []
-    share_rows(lambda some: seen.append(one_thread._get()), np.zeros((1000, 4)))
+    one_thread._set(2)
+    try:
+        share_rows(lambda some: seen.append(one_thread._get()), np.zeros((1000, 4)))
+        with pytest.raises(ZeroDivisionError):
+            share_rows(lambda some: 1 / 0, np.zeros((1000, 4)))
+        assert one_thread._get() == 2
+    finally:
+        one_thread._set(before)
     assert seen == [1, 1]
-    with pytest.raises(ZeroDivisionError):
-        share_rows(lambda some: 1 / 0, np.zeros((1000, 4)))
-    assert one_thread._get() == before
 
 
 def test_overlapping_users_leave_blas_as_the_first_found_it(threads_of_blas):

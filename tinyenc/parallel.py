@@ -79,12 +79,12 @@ def run_each(task, items):
         finally:
             _here.busy = False
 
-    others = [_pool.submit(contextvars.copy_context().run, work) for _ in range(workers - 1)]
-    try:
-        with one_thread:
+    with one_thread:
+        others = [_pool.submit(contextvars.copy_context().run, work) for _ in range(workers - 1)]
+        try:
             work()
-    finally:
-        errors = [future.exception() for future in others]
+        finally:
+            errors = [future.exception() for future in others]
     for error in filter(None, errors):
         raise error
 
