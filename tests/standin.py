@@ -18,9 +18,12 @@ syncs = []  # where the host waited for the device: a line of code for each time
 
 # What NumPy has and CuPy has not.
 MISSING = set("""
-    asmatrix block bmat char emath einsum_path errstate frompyfunc fromregex geomspace getbufsize geterr
-    histogram_bin_edges insert isnat ma matrix matvec memmap nanpercentile nanquantile ndenumerate nditer nested_iters
-    polyder polydiv polyint rec recarray seterr spacing strings typecodes unstack vecdot vecmat void
+    False_ ScalarType True_ asmatrix block bmat busday_count busday_offset busdaycalendar bytes_ char character
+    clongdouble complex256 core ctypeslib datetime64 datetime_as_string datetime_data dtypes einsum_path emath errstate
+    f2py flexible float128 frompyfunc fromregex geomspace get_include getbufsize geterr geterrcall histogram_bin_edges
+    info insert is_busday isnat little_endian longdouble ma matrix matvec memmap nanpercentile nanquantile ndenumerate
+    nditer nested_iters object_ polyder polydiv polyint rec recarray record sctypeDict setbufsize seterr seterrcall
+    show_runtime spacing str_ strings test timedelta64 typecodes unstack vecdot vecmat void
 """.split())
 REFUSED = {
     "all": "where", "amax": "initial where", "amin": "initial where", "any": "where", "argpartition": "kind order",
