@@ -1,6 +1,16 @@
 """A from-scratch Transformer on NumPy and CuPy, with hand-written backpropagation."""
 
-from .attention import MultiHeadAttention, causal_mask, padding_mask, window_mask
+from .attention import (
+    CausalLinearAttention,
+    DotProduct,
+    LinearAttention,
+    MultiHeadAttention,
+    SlidingWindow,
+    Tiled,
+    causal_mask,
+    padding_mask,
+    window_mask,
+)
 from .encoder import BatchNormEncoderLayer, Encoder, EncoderLayer, PostLNEncoderLayer, TokenEmbedding
 from .heads import Classifier, FirstPool, MaxPool, MeanPool
 from .layer import Buffer, Layer, Parameter
@@ -21,14 +31,16 @@ from .layers import (
     SiLU,
 )
 from .losses import CrossEntropy
-from .positions import SinusoidalPositions
+from .positions import ALiBi, LearnedPositions, NoPositions, Rotary, SinusoidalPositions, T5Buckets
 from .tape import NO_TAPE, Tape
 
 __all__ = [
-    "GELU", "NO_TAPE", "BatchNorm", "BatchNormEncoderLayer", "Buffer", "Classifier", "CrossEntropy",
-    "Dropout", "Embedding", "Encoder", "EncoderLayer", "FeedForward", "FirstPool", "GELUTanh",
-    "GatedFeedForward", "Layer", "LayerNorm", "Linear", "MaxPool", "MeanPool", "MultiHeadAttention",
-    "Parameter", "PostLNEncoderLayer", "RMSNorm", "ReLU", "Recompute", "SiLU", "Sigmoid",
-    "SinusoidalPositions", "Tape", "TokenEmbedding", "causal_mask", "padding_mask", "window_mask",
+    "ALiBi", "BatchNorm", "BatchNormEncoderLayer", "Buffer", "CausalLinearAttention", "Classifier",
+    "CrossEntropy", "DotProduct", "Dropout", "Embedding", "Encoder", "EncoderLayer", "FeedForward",
+    "FirstPool", "GELU", "GELUTanh", "GatedFeedForward", "Layer", "LayerNorm", "LearnedPositions", "Linear",
+    "LinearAttention", "MaxPool", "MeanPool", "MultiHeadAttention", "NO_TAPE", "NoPositions", "Parameter",
+    "PostLNEncoderLayer", "RMSNorm", "ReLU", "Recompute", "Rotary", "SiLU", "Sigmoid",
+    "SinusoidalPositions", "SlidingWindow", "T5Buckets", "Tape", "Tiled", "TokenEmbedding", "causal_mask",
+    "padding_mask", "window_mask",
 ]
 __version__ = "0.1.0"
