@@ -1,3 +1,6 @@
+import os
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -138,3 +141,21 @@ def test_rows_added_to_a_table_add_up_where_an_index_comes_again():
     np.add.at(expected, index, x)
     ops.add_rows(table, index, x)
     np.testing.assert_allclose(table, expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize(("asked", "told"), [({}, [(-3, 1 << 30), (-1, 2**31 - 1)]),
+                                             ({"TINYENC_RETURN_MEMORY": "1"}, [])])
+def test_c_library_is_asked_to_keep_freed_memory_unless_the_environment_says_no(asked, told):
+    code = ("import ctypes, sys\n"
+            "calls = []\n"
+            "class Library:\n"
+            "    mallopt = staticmethod(lambda *args: calls.append(args))\n"
+            "real = ctypes.CDLL\n"
+            "import numpy\n"
+            "ctypes.CDLL = lambda name: real(name) if name else Library\n"
+            "import tinyenc.parallel\n"
+            "print(calls)")
+    kept = {key: value for key, value in os.environ.items() if key != "TINYENC_RETURN_MEMORY"}
+    out = subprocess.run([sys.executable, "-c", code], env=kept | asked, capture_output=True, text=True, check=True,
+                         cwd=os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    assert out.stdout.strip() == str(told)
