@@ -140,6 +140,8 @@ def with_kernels(tensors):
     pytest.param(lambda tensors: {f"model.{name}": t for name, t in tensors.items()}, id="another-prefix"),
     pytest.param(lambda tensors: {legacy(name): t for name, t in tensors.items()}, id="gamma-beta"),
     pytest.param(with_kernels, id="kernel"),
+    pytest.param(lambda tensors: {name.replace("predictions.bias", "predictions.decoder.bias"): t
+                                  for name, t in tensors.items()}, id="second-name"),
     pytest.param(lambda tensors: {name: t for name, t in tensors.items() if "cls." not in name}, id="no-head"),
     pytest.param(lambda tensors: tensors | {"bert.embeddings.position_ids": np.arange(20)[None],
                                             "bert.pooler.dense.weight": np.ones((16, 16), np.float32),
@@ -159,6 +161,14 @@ def test_tensors_without_a_place_are_named_and_saved_again(folder, tmp_path):
     saved = load_file(tmp_path / "copy" / "model.safetensors")
     for name, tensor in extra.items():
         np.testing.assert_array_equal(saved[name], tensor)
+
+
+def test_a_second_name_of_the_table_is_neither_taken_nor_left_over(folder):
+    table = {"cls.predictions.decoder.weight": np.zeros((40, 16), np.float32)}
+    change_tensors(folder, lambda tensors: table | tensors)
+    model = pretrained.load(folder)
+    assert model.others == []
+    np.testing.assert_array_equal(hidden(model), hidden(pretrained.load(HERE / "bert")))
 
 
 def test_a_name_given_twice_is_left_over_and_named(folder):

@@ -138,6 +138,6 @@ def write_files(folder, model):
     for path in sorted(model.folder.glob("*")):
         if path.suffix in (".json", ".txt") and path.name not in ("config.json", "modules.json", INDEX):
             write_atomically(folder / path.name, path.read_bytes())
-    config = model.config | {"dtype": "float32"}
+    config = {key: value for key, value in model.config.items() if key != "torch_dtype"} | {"dtype": "float32"}
     write_atomically(folder / "config.json", (json.dumps(config, indent=2) + "\n").encode())
     write_tensors(folder / FILE, tensors)

@@ -137,16 +137,17 @@ def find_prefix(names, table, path):
 def match(names, prefix, aliases):
     """{name without the prefix and with today's endings: name in the file}, and the names left over.
 
-    Of two names with one meaning the first is taken; `aliases` are second names for tensors shared by two parts of
-    a model, and not left over.
+    Of two names with one meaning the first is taken. `aliases` are second names for tensors that two parts of a model
+    share: they stand in where the first name is missing, and else are neither taken nor left over.
     """
-    common, rest = {}, []
+    common, rest, second = {}, [], {}
     for name in names:
         stem, dot, leaf = name.removeprefix(prefix).rpartition(".")
         plain = stem + dot + LEGACY.get(leaf, leaf)
-        known = aliases.get(plain, plain)
-        if known not in common:
-            common[known] = name
-        elif plain not in aliases:
+        if plain in aliases:
+            second[aliases[plain]] = name
+        elif plain in common:
             rest.append(name)
-    return common, rest
+        else:
+            common[plain] = name
+    return second | common, rest
