@@ -16,7 +16,7 @@ N = 64  # threads in a block
 
 # The body of a kernel with an array x of 2 N floats and N floats of shared memory s, launched with two blocks.
 FAULTY = {
-    "write past the end": ("x[i + 1] = 0;", "block 1 thread 63 writes 4 bytes outside every array, at kernel.cu:6"),
+    "write past the end": ("x[i + 1] = 0;", "block 1 thread 63 writes 4 bytes outside every array, at kernel.cu:5"),
     "read before the start": ("x[i] = x[i - 1];", "block 0 thread 0 reads 4 bytes outside every array"),
     "misaligned access": ("if (i == 1) *reinterpret_cast<double*>(x + i) = 0;",
                           "writes 8 bytes at a misaligned address of array 0"),
@@ -31,7 +31,7 @@ FAULTY = {
                                          "block 0 thread 0 reads shared memory that no thread has written"),
     "shared memory of the block before": ("if (blockIdx.x == 0) s[threadIdx.x] = i; x[i] = s[threadIdx.x];",
                                           "block 1 thread 0 reads shared memory that no thread has written"),
-    "past the end of shared memory": ("s[threadIdx.x + 8] = i; __syncthreads(); x[i] = s[threadIdx.x];",
+    "past the end of shared memory": ("s[threadIdx.x + 99 * N] = i; __syncthreads(); x[i] = s[threadIdx.x];",
                                       "writes 4 bytes outside every array"),
     "barrier that half the threads reach": ("if (threadIdx.x < 32) __syncthreads();", "for ever at the barrier"),
     "two barriers taken for one": ("if (threadIdx.x < 32) __syncthreads();\nelse __syncthreads();",
@@ -94,9 +94,18 @@ PLANTED = {
 }
 
 
-def small(body):
-    return f"constexpr int N = {N};\n\n__global__ void f(float* x) {{\n    __shared__ float s[N];\n" \
-           f"    const int i = blockIdx.x * N + threadIdx.x;\n{body}\n}}"
+def small_kernels():
+    """The source of all the small kernels, f0, f1 and so on, in the order of the tables."""
+    bodies = [body for body, _ in [*FAULTY.values(), *FAULTLESS.values()]]
+    return f"constexpr int N = {N};\n" + "".join(
+        f"__global__ void f{n}(float* x) {{\n__shared__ float s[N];\nconst int i = blockIdx.x * N + threadIdx.x;\n"
+        f"{body}\n}}\n" for n, body in enumerate(bodies))
+
+
+def small_kernel(case):
+    names = [f"f{n}" for n in range(len(FAULTY) + len(FAULTLESS))]
+    name = names[[*FAULTY, *FAULTLESS].index(case)]
+    return cuda_emulator.RawModule(code=small_kernels(), name_expressions=names).get_function(name)
 
 
 def planted(fault):
@@ -114,36 +123,33 @@ def needed(keys):
 @pytest.fixture(scope="module", autouse=True)
 def compiled():
     """All the kernels below, compiled side by side."""
-    jobs = [(small(body), ["f"]) for body, _ in [*FAULTY.values(), *FAULTLESS.values()]]
-    jobs += [(planted(fault), needed(PLANTED[fault][2])) for fault in PLANTED]
+    jobs = [(planted(fault), needed(PLANTED[fault][2])) for fault in PLANTED]
     jobs += [(kernels.SOURCE, needed(keys)) for keys in (REGISTERS, BLOCK, LONG, ODD)]
     cuda_emulator.compile_together(jobs)
 
 
-def run_small(body):
+def run_small(case):
     x = standin.ndarray(np.zeros(2 * N, np.float32))
-    cuda_emulator.RawModule(code=small(body), name_expressions=("f",)).get_function("f")((2,), (N,), (x,))
+    small_kernel(case)((2,), (N,), (x,))
     return x.get()
 
 
 @pytest.mark.parametrize("fault", FAULTY)
 def test_fault_in_a_small_kernel_is_reported(fault):
-    body, message = FAULTY[fault]
-    with pytest.raises(cuda_emulator.KernelError, match=message):
-        run_small(body)
+    with pytest.raises(cuda_emulator.KernelError, match=FAULTY[fault][1]):
+        run_small(fault)
 
 
 @pytest.mark.parametrize("case", FAULTLESS)
 def test_small_kernel_without_a_fault_runs(case):
-    body, expected = FAULTLESS[case]
-    np.testing.assert_array_equal(run_small(body), expected(np.arange(2 * N)))
+    np.testing.assert_array_equal(run_small(case), FAULTLESS[case][1](np.arange(2 * N)))
 
 
 def test_launch_with_the_wrong_kinds_of_arguments_is_refused():
-    kernel = cuda_emulator.RawModule(code=small("x[i] = 0;"), name_expressions=("f",)).get_function("f")
+    kernel = small_kernel("shuffle")
     x = np.zeros(2 * N, np.float32)
     for arguments in (), (1.0,), (np.float32(1),), (standin.ndarray(x), 1):
-        with pytest.raises(TypeError, match="f takes"):
+        with pytest.raises(TypeError, match=r"f\d+ takes"):
             kernel((2,), (N,), arguments)
     with pytest.raises(TypeError, match=r"NumPy array of shape \(128,\) is not on the device"):
         kernel((2,), (N,), (x,))

@@ -41,9 +41,9 @@ def test_checks_of_layers_find_them_right_and_a_wrong_one_wrong(gpu, monkeypatch
     assert gpu.check_gradients(wrong) > 1e-4
 
 
-@pytest.mark.parametrize("dtype, error", [(np.float64, 1e-12), (np.float32, 1e-5), (np.float16, 5e-3)])
+@pytest.mark.parametrize("dtype, error", [(np.float32, 1e-5), (np.float16, 5e-3)])
 def test_fuzzed_kernel_is_right(gpu, dtype, error):
-    assert 0 < gpu.fuzz_kernel(standin, 6, dtype, largest=200) < error
+    assert 0 < gpu.fuzz_kernel(standin, 3, dtype, largest=64) < error
 
 
 def test_rows_of_the_table(gpu):
