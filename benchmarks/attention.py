@@ -1,6 +1,6 @@
 """Attention cores side by side from 128 to 16,384 tokens: the time and the memory of one forward and backward.
 
-    python benchmarks/attention.py [--lengths N ...] [--rounds N] [--json FILE] [--picture FILE]
+    python benchmarks/attention.py [--lengths N ...] [--rounds N] [--clock wall|cpu] [--json FILE] [--picture FILE]
 
 Every core attends with 8 heads of width 64, in float32, within sequences of one length: as many as make 4,096 tokens,
 at least one. Each runs in a process of its own, and they take turns; "PyTorch" is its scaled_dot_product_attention.
@@ -78,7 +78,7 @@ def arrays(batch, length):
     return list(rng.standard_normal(shape, np.float32).swapaxes(2, 3))
 
 
-def compare(length, rounds):
+def compare(length, rounds, clock):
     """{name: its seconds, bytes, and ratios} for one length; not of the plain core, where memory does not suffice."""
     names = [name for name in NAMES if name != "plain" or plain_bytes(length) < available_bytes()]
     sides = {name: Process(PyTorch if name == "PyTorch" else Tinyenc, name, length) for name in names}
@@ -90,7 +90,7 @@ def compare(length, rounds):
         for turn in range(rounds):
             for name in names if turn % 2 else reversed(names):
                 time.sleep(0.05)  # until the idle threads of the side before have stopped spinning
-                times[name].append(sides[name].ask("seconds", steps[name]))
+                times[name].append(sides[name].ask("seconds", steps[name], clock))
         memory = {name: side.ask("extra_bytes") for name, side in sides.items()}
     finally:
         for side in sides.values():
@@ -149,6 +149,8 @@ def main():
     parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS)
     parser.add_argument("--rounds", type=int, default=5, help="turns of each core (default 5)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of each core (default all)")
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall",
+                        help="cpu: processor time, with --threads 1, on a machine with other work (default wall)")
     parser.add_argument("--json", metavar="FILE", help="also write the figures as an object")
     parser.add_argument("--picture", metavar="FILE", default=PICTURE)
     args = parser.parse_args()
@@ -159,7 +161,7 @@ def main():
           "|--------|" + f"{'-' * 22}|" * len(NAMES))
     results = {}
     for length in args.lengths:
-        row = results[length] = compare(length, args.rounds)
+        row = results[length] = compare(length, args.rounds, args.clock)
         cells = [f"{row[name]['time_ratio']:8.2f}x {row[name]['memory_ratio']:8.3f}x" if name in row
                  else f"needs {plain_bytes(length) / 2**30:.0f} GiB" for name in NAMES]
         print(f"| {length:6} | " + " | ".join(f"{cell:20}" for cell in cells) + " |", flush=True)
