@@ -150,7 +150,7 @@ class Tiles:
 
     def along(self, queries, spans, q, k):
         """(keys, scores, kept) of each tile of these queries that is not all hidden. scores: q k^T, a new array
-        (B, H, t, s); kept: what dropout keeps of it, None for all."""
+        (B, H, t, s); kept: 1 where dropout keeps one, 0 elsewhere, None for all."""
         for span in spans:
             kept = None
             if self.drop:
@@ -165,7 +165,7 @@ class Tiles:
                 if keep is not None and not keep.all():
                     scores = np.where(keep, scores, -math.inf)
                 here = slice(keys.start - span.start, keys.stop - span.start)
-                yield keys, scores, None if kept is None else kept[..., here]
+                yield keys, scores, None if kept is None else kept[..., here].astype(scores.dtype)
 
     def keep(self, queries, keys):
         """What mask and core let these queries see of these keys, broadcast to (B, H, t, s); None for all."""
