@@ -130,6 +130,12 @@ def normalise_backward(dy, normed, rstd):
 
 
 @rowwise
+def layer_norm_backward(dy, weight, normed, rstd):
+    """dx. What weight and bias get are sums over rows: of dy * normed and of dy."""
+    return normalise_backward.formula(dy * weight, normed, rstd)
+
+
+@rowwise
 def rms_normalise(x, eps):
     """x / sqrt(mean of x^2 + eps) over the last axis, and 1 / sqrt(mean of x^2 + eps)."""
     wide_x = x.astype(wide(x.dtype), copy=False)  # squares overflow half precision

@@ -4,7 +4,7 @@ from .. import init
 from ..layer import Layer, Parameter
 from ..ops import (
     layer_norm,
-    normalise_backward,
+    layer_norm_backward,
     rms_normalise,
     rms_normalise_backward,
     scale,
@@ -38,7 +38,7 @@ class LayerNorm(Layer):
         self.weight.grad += sum_rows_of_product(dy, normed)
         if self.bias:
             self.bias.grad += sum_rows(dy)
-        return normalise_backward(scale(dy, self.weight.data), normed, rstd)
+        return layer_norm_backward(dy, self.weight.data, normed, rstd)
 
 
 class RMSNorm(Layer):
