@@ -56,7 +56,7 @@ def main():
 
     train = Batches(splits[0], BATCH_SIZE, seed=SEED)
     model = build(len(vocab))
-    print(f"{len(splits[0])} sentences, {len(vocab)} tokens, {model.n_parameters:,} parameters")
+    print(f"{len(splits[0])} sentences, a vocabulary of {len(vocab)}, {model.n_parameters:,} parameters")
     rate = linear(RATE, WARMUP, EPOCHS * len(train))
     rows = fit(model, loss, train, AdamW(model, rate, weight_decay=0.05), EPOCHS, valid, seed=SEED)
     SAVED.parent.mkdir(parents=True, exist_ok=True)

@@ -48,7 +48,8 @@ def main():
     rate = linear(RATES[options.optimizer], int(WARMUP * options.steps), options.steps)
     optimizer = AdamW(model, rate) if options.optimizer == "adamw" else SGD(model, rate, MOMENTUM)
 
-    print(f"{len(rows)} sentences, {len(vocab)} tokens, {len(classes)} classes, {model.n_parameters:,} parameters")
+    print(f"{len(rows)} sentences, {len(classes)} classes, a vocabulary of {len(vocab)}, "
+          f"{model.n_parameters:,} parameters")
     start = time.perf_counter()
     steps = []
     n_epochs = -(-options.steps // len(batches))

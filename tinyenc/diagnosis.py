@@ -9,6 +9,7 @@ from .data.batching import pad
 from .gradcheck import GradientError, check_gradients
 from .tape import Tape
 
+LOOK = "LOOK HERE"
 TIE = 1e-4  # how far padding may move a float32 logit, relative to the largest
 
 
@@ -18,12 +19,13 @@ def diagnose(model, loss, batch, steps, examples):
     batch: one of data.Batches; steps: the run's train.Step records; examples: its (ids, label) pairs. A finding is
     marked "LOOK HERE" where what was measured is wrong or suspicious, and "fine" where it is as it should be.
     """
-    return [_labels(examples), _mask(model, examples), _gradients(model, batch), _layers(model, loss, batch),
-            _rate(steps)]
+    findings = [_labels(examples), _mask(model, examples), _gradients(model, batch), _layers(model, loss, batch)]
+    faults = [finding for finding in findings if LOOK in finding]
+    return [*findings, _rate(steps, faults)]
 
 
 def _finding(subject, wrong, fine):
-    return f"{subject}: " + (f"LOOK HERE, {wrong}" if wrong else f"fine, {fine}")
+    return f"{subject}: " + (f"{LOOK}, {wrong}" if wrong else f"fine, {fine}")
 
 
 def _labels(examples):
@@ -75,8 +77,8 @@ def _layers(model, loss, batch):
                     f"number in {small} to {size[large]:.1g} in {large}")
 
 
-def _rate(steps):
-    """Did the loss rise, stand still, or only need more steps?"""
+def _rate(steps, faults):
+    """Did the loss rise, stand still, or only need more steps? Where there are faults, they come first."""
     losses = [float(step.loss) for step in steps]
     quarter = max(1, len(losses) // 4)
     first, before, last = losses[0], np.mean(losses[-2 * quarter:-quarter] or losses[:1]), np.mean(losses[-quarter:])
@@ -84,6 +86,8 @@ def _rate(steps):
     peak = max(step.lr for step in steps)
     told = (f"peak {peak:g}: the loss went from {first:.3f} to {last:.3f} in {len(steps)} steps, with its lowest at "
             f"{min(losses):.3f}; {clipped} gradients were longer than 1")
+    if faults:
+        return f"learning rate: {told}. What is wrong above comes first"
     if last > 1.2 * first:
         advice = "It rose: a lower rate, or a longer warm-up"
     elif last < 0.9 * before:
