@@ -77,6 +77,7 @@ def needs(size, vocab_size, batch, length, dropout=True, dtype=np.float32):
     attention = (6 * d + h * length) * dtype.itemsize  # input, q, q scaled, k, v, weights, output
     feed_forward = (d + 2 * f) * dtype.itemsize  # input, slope of the activation, hidden
     dropped = 2 * d + f + h * length if dropout else 0  # a byte each
-    token = n_layers * (2 * norm + attention + feed_forward + dropped) + norm + 8 + (d if dropout else 0)  # 8 for its id
+    embedding = 8 + (d if dropout else 0)  # id, what dropout keeps
+    token = embedding + n_layers * (2 * norm + attention + feed_forward + dropped) + norm
     return Needs(n_parameters, n_parameters * dtype.itemsize, n_parameters * wide(dtype).itemsize,
                  n_parameters * wide(dtype).itemsize * (3 if half else 2), batch * length * token)
