@@ -160,7 +160,7 @@ def main():
     print("| tokens | " + " | ".join(f"{name + ' time, memory':20}" for name in NAMES) + " |\n"
           "|--------|" + f"{'-' * 22}|" * len(NAMES))
     results = {}
-    for length in args.lengths:
+    for length in sorted(args.lengths):
         row = results[length] = compare(length, args.rounds, args.clock)
         cells = [f"{row[name]['time_ratio']:8.2f}x {row[name]['memory_ratio']:8.3f}x" if name in row
                  else f"needs {plain_bytes(length) / 2**30:.0f} GiB" for name in NAMES]
