@@ -25,9 +25,11 @@ from tinyenc import (
     Tape,
     padding_mask,
 )
+from tinyenc.distance import RelativeBias, distances
 from tinyenc.gradcheck import GradientError, check_gradients
 from tinyenc.gradcheck.check import checker
 from tinyenc.gradcheck.probe import Probe, Slope, in_scattered_memory
+from tinyenc.positions import Positions
 
 X = np.random.default_rng(0).standard_normal((2, 3, 4))
 
@@ -226,6 +228,30 @@ def test_the_erf_forward_with_the_tanh_backward_fails():
             return GELUTanh.backward(inner._records[-1][0], dy, inner)
 
     assert "Mixed: 1 of 1 gradients is wrong" in says(Mixed(), X)
+
+
+class LearnedALiBi(Positions):
+    """Adds -slope |i - j| to the score of query i and key j, the slope of each head learnt."""
+
+    def __init__(self, n_heads, learnt=True):
+        self.slope = Parameter(np.full((n_heads, 1), 0.5, np.float32))
+        self.learnt = learnt
+
+    def bias(self, n_tokens, q, tape=NO_TAPE):
+        away = abs(distances(n_tokens, n_tokens)).astype(q.dtype)
+        bias = RelativeBias(-self.slope.data * away, self.learnt)
+        tape.push(self, away, bias)
+        return bias
+
+    def bias_backward(self, tape):
+        away, bias = tape.pop(self)
+        self.slope.grad -= (bias.grad * away).sum(axis=1, keepdims=True)
+
+
+def test_a_learnt_bias_passes_and_one_not_told_so_is_named():
+    assert check_gradients(MultiHeadAttention(4, 2, positions=LearnedALiBi(2), rng=0), X, X).error < 1e-7
+    with pytest.raises(RuntimeError, match="this RelativeBias has no grad: .* make it with learnt=True"):
+        check_gradients(MultiHeadAttention(4, 2, positions=LearnedALiBi(2, learnt=False), rng=0), X, X)
 
 
 # What is right passes

@@ -19,19 +19,27 @@ def by_distance(diagonals, n_queries, n_keys):
 class RelativeBias:
     """What is added to a score by how far the key stands from the query: bias[h, i, j] = diagonals[h, j - i + T - 1].
 
-    diagonals: (H, 2T - 1). `values` shows them as (H, T, T), which takes no memory. grad is None where nothing is
-    learnt; else it is like diagonals, and the backward of attention adds to it.
+    diagonals: (H, 2T - 1). `values` shows them as (H, T, T), which takes no memory. learnt: whether there is a grad,
+    like diagonals, to which the backward of attention adds.
     """
 
     def __init__(self, diagonals, learnt=False):
         if diagonals.ndim != 2 or diagonals.shape[1] % 2 == 0:
             raise ValueError(f"the diagonals of a bias are (heads, 2 T - 1), got shape {diagonals.shape}")
         self.diagonals = diagonals
-        self.grad = array_module(diagonals).zeros_like(diagonals) if learnt else None
+        self._grad = array_module(diagonals).zeros_like(diagonals) if learnt else None
 
     @property
     def learnt(self):
-        return self.grad is not None
+        return self._grad is not None
+
+    @property
+    def grad(self):
+        """The gradient of diagonals. RuntimeError where nothing is learnt."""
+        if not self.learnt:
+            raise RuntimeError("this RelativeBias has no grad: where its diagonals come from a parameter, make it with "
+                               "learnt=True")
+        return self._grad
 
     @property
     def n_tokens(self):
