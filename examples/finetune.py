@@ -38,7 +38,7 @@ from tinyenc.train import evaluate
 SAVED = Path("runs/finetune.safetensors")
 MAX_LEN = 64
 FROZEN_EPOCHS, FROZEN_RATE = 30, 1e-2
-TUNED_EPOCHS, TUNED_BATCH, TUNED_RATE, TUNED_WARMUP, PATIENCE = 4, 32, 2e-4, 50, 1
+TUNED_EPOCHS, TUNED_BATCH, TUNED_RATE, TUNED_WARMUP, PATIENCE = 2, 32, 2e-4, 50, 1
 DECAY = 0.85  # of the learning rate from layer to layer downwards
 SEED = 0
 
