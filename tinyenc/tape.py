@@ -33,8 +33,9 @@ class Tape:
         owner, saved = self._records.pop()
         if owner is not layer:
             self._records.append((owner, saved))
+            held = any(other is layer for other, _ in self._records)
             raise RuntimeError(f"backward runs forward's calls in reverse: next is {type(owner).__name__}, "
-                               f"not {type(layer).__name__}")
+                               f"not {type(layer).__name__}" + ("" if held else ", which has nothing on this tape"))
         return saved
 
     def next_seed(self):

@@ -4,6 +4,7 @@ import numpy as np
 
 from ..tape import NO_TAPE, Tape
 from .probe import is_float
+from .report import and_list
 
 
 class GradientError(AssertionError):
@@ -99,6 +100,20 @@ def check_unchanged(probe, before, method):
                                 f"{probe.name}.{method} changes the parameter {name}; only an optimiser may")
 
 
+def out_of_order(layer, pushed, error):
+    """What is wrong where layer pops and another one's record is on top: what is above layer's own, or that it has none.
+
+    pushed: (layer, its arrays) for each record held.
+    """
+    name = type(layer).__name__
+    places = [i for i, (owner, _) in enumerate(pushed) if owner is layer]
+    if not places:
+        return f"{name}.backward pops what its forward has not pushed, or pops twice: {error}"
+    above = and_list(dict.fromkeys(type(owner).__name__ for owner, _ in reversed(pushed[places[-1] + 1:])))
+    return (f"{above} pushed a record that nothing popped before {name}.backward pops its own: its backward does not pop "
+            f"it, was left out, or comes too late ({error})")
+
+
 class WatchedTape(Tape):
     """A tape that notices when an array it holds is changed, and says which layer pops out of order."""
 
@@ -115,7 +130,7 @@ class WatchedTape(Tape):
         try:
             saved = super().pop(layer)
         except RuntimeError as error:
-            raise GradientError(f"{type(layer).__name__}.backward pops the tape out of order: {error}") from None
+            raise GradientError(out_of_order(layer, self.pushed, error)) from None
         _, arrays = self.pushed.pop()
         for i, (array, copy) in enumerate(arrays):
             if not np.array_equal(array, copy, equal_nan=is_float(array)):
