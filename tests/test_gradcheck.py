@@ -63,6 +63,23 @@ def test_failure_is_a_table_of_every_gradient_with_the_worst_place():
     assert differences == pytest.approx(6 * backward, rel=1e-7) and error == pytest.approx(5 / 6, rel=0.01)
 
 
+def test_a_long_table_shows_the_wrong_gradients_and_counts_the_right_ones():
+    class Halved(Linear):
+        def backward(self, dy, tape):
+            return 0.5 * super().backward(dy, tape)
+
+    layer = EncoderLayer(4, 2, 6, rng=0)
+    layer.ffn.w_2 = Halved(6, 4, rng=0)
+    with pytest.raises(GradientError) as caught:
+        check_gradients(layer, X)
+    title, _, head, *lines = str(caught.value).splitlines()
+    wrong = int(title.split()[1])
+    assert 0 < wrong < 17 and title == f"EncoderLayer: {wrong} of 17 gradients are wrong"
+    assert all(line.endswith("<- wrong") for line in lines[:wrong])
+    assert lines[wrong:wrong + 2] == [f"  and {17 - wrong} right ones", ""]
+    assert lines[wrong + 2].startswith("  * ffn.w_2 (Halved) is the first layer in backward order that is wrong")
+
+
 def test_error_is_an_assertion_error():
     assert issubclass(GradientError, AssertionError)
 
@@ -228,6 +245,52 @@ def test_the_erf_forward_with_the_tanh_backward_fails():
             return GELUTanh.backward(inner._records[-1][0], dy, inner)
 
     assert "Mixed: 1 of 1 gradients is wrong" in says(Mixed(), X)
+
+
+class NoPop(Layer):
+    """x + 1, with a record that its backward does not pop."""
+
+    def forward(self, x, tape=NO_TAPE):
+        tape.push(self)
+        return x + 1
+
+    def backward(self, dy, tape):
+        return dy
+
+
+class InARow(Layer):
+    def __init__(self, *layers):
+        self.layers = list(layers)
+
+    def forward(self, x, tape=NO_TAPE):
+        for layer in self.layers:
+            x = layer.forward(x, tape)
+        return x
+
+    def backward(self, dy, tape):
+        for layer in reversed(self.layers):
+            dy = layer.backward(dy, tape)
+        return dy
+
+
+def test_a_forgotten_pop_is_blamed_on_the_layer_that_forgot_it():
+    text = says(InARow(LayerNorm(4), NoPop()), X)
+    assert text.startswith("NoPop pushed a record that nothing popped before LayerNorm.backward pops its own")
+    assert "* layers.1: NoPop.backward leaves 1 on the tape" in text
+
+
+def test_a_pop_without_a_push_is_blamed_on_the_layer_that_pops():
+    class NoRecord(NoPop):
+        def forward(self, x, tape=NO_TAPE):
+            return x + 1
+
+        def backward(self, dy, tape):
+            tape.pop(self)
+            return dy
+
+    assert says(InARow(ReLU(), NoRecord()), X).startswith(
+        "NoRecord.backward pops what its forward has not pushed, or pops twice: backward runs forward's calls in "
+        "reverse: next is ReLU, not NoRecord, which has nothing on this tape")
 
 
 class LearnedALiBi(Positions):
