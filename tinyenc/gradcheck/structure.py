@@ -101,7 +101,7 @@ def check_unchanged(probe, before, method):
 
 
 def out_of_order(layer, pushed, error):
-    """What is wrong where layer pops and another one's record is on top: what is above layer's own, or that it has none.
+    """What is wrong where layer pops and another one's record is on top: whose are above its own, or that it has none.
 
     pushed: (layer, its arrays) for each record held.
     """
@@ -110,8 +110,8 @@ def out_of_order(layer, pushed, error):
     if not places:
         return f"{name}.backward pops what its forward has not pushed, or pops twice: {error}"
     above = and_list(dict.fromkeys(type(owner).__name__ for owner, _ in reversed(pushed[places[-1] + 1:])))
-    return (f"{above} pushed a record that nothing popped before {name}.backward pops its own: its backward does not pop "
-            f"it, was left out, or comes too late ({error})")
+    return (f"{above} pushed a record that nothing popped before {name}.backward pops its own: its backward does not "
+            f"pop it, was left out, or comes too late ({error})")
 
 
 class WatchedTape(Tape):
