@@ -120,7 +120,7 @@ SLIPS = [
          "tape.pop(self); normed, rstd = self.saved",
          "x and weight: wrong only when the layer is used twice before its backward"),
     Slip("a term is dropped", Norm, "dx = dnormed - dnormed.mean(axis=-1, keepdims=True)", "dx = dnormed.copy()",
-         "x: no simple relation to the right gradient, and no simpler case in which it is right"),
+         "x: what backward's gradient lacks is -1 times mean(dy * weight) * saved array 2: this term is forgotten"),
     Slip("the scale is forgotten", Attention, "dq = dscores @ k / math.sqrt(q.shape[-1])", "dq = dscores @ k",
          "q: backward's gradient is the right one times 2 everywhere, which is 2 (axis 0 of q) or "
          "sqrt(4) (4: axis 2 of q)"),

@@ -22,6 +22,7 @@ from tinyenc import (
     MultiHeadAttention,
     Parameter,
     ReLU,
+    RMSNorm,
     Tape,
     padding_mask,
 )
@@ -231,6 +232,58 @@ def test_a_wrong_composite_of_right_layers_is_named_itself():
     text = says(Forgetful(8, 2, 6, rng=0), np.random.default_rng(1).standard_normal((2, 5, 8)))
     assert "the mistake is in Forgetful.backward itself" in text
     assert "x: what backward's gradient lacks is exactly what drop1.backward is given" in text
+
+
+def mean(a):
+    return a.mean(axis=-1, keepdims=True)
+
+
+RMS_SLIPS = {
+    "sum for mean": (lambda dy, normed, rrms: (dy - normed * (dy * normed).sum(axis=-1, keepdims=True)) * rrms,
+                     "x: what backward's gradient lacks is 3 times normed * mean(dy * weight * normed) * rrms: a sum "
+                     "along the row stands for a mean, or a mean for a sum"),
+    "no second term": (lambda dy, normed, rrms: dy * rrms,
+                       "x: what backward's gradient lacks is -1 times normed * mean(dy * weight * normed) * rrms: "
+                       "this term is forgotten, or there once too often"),
+    "no rrms": (lambda dy, normed, rrms: dy - normed * mean(dy * normed),
+                "x: the right gradient is backward's times rrms, row by row"),
+    "plus": (lambda dy, normed, rrms: (dy + normed * mean(dy * normed)) * rrms,
+             "x: what backward's gradient lacks is -2 times normed * mean(dy * weight * normed) * rrms: its sign is "
+             "turned"),
+    "rrms twice": (lambda dy, normed, rrms: (dy - normed * mean(dy * normed)) * rrms**2,
+                   "x: the right gradient is backward's divided by rrms, row by row"),
+    "rrms of another row": (lambda dy, normed, rrms: (dy - normed * mean(dy * normed)) * rrms[::-1],
+                            "x: the right gradient is backward's times a number of its own in each row, from "),
+    "dy for normed": (lambda dy, normed, rrms: (dy - dy * mean(dy * normed)) * rrms,
+                      "x: no simple relation to the right gradient, and no simpler case in which it is right"),
+}
+
+
+@pytest.mark.parametrize("dx, text", RMS_SLIPS.values(), ids=RMS_SLIPS)
+def test_slip_in_a_formula_is_told_in_the_words_of_its_backward(dx, text):
+    class Slipped(RMSNorm):
+        def backward(self, dy, tape):
+            normed, rrms = tape.pop(self)
+            self.weight.grad += (dy * normed).sum(axis=(0, 1))
+            return dx(dy * self.weight.data, normed, rrms)
+
+    assert text in says(Slipped(4), X)
+    assert "layers.1: " + text.replace("3 times", "9 times") in says(
+        InARow(Linear(4, 10, rng=0), Slipped(10)), np.random.default_rng(4).standard_normal((5, 6, 4)))
+
+
+def test_forgotten_factor_of_each_entry_is_named():
+    class Exp(Layer):
+        def forward(self, x, tape=NO_TAPE):
+            y = np.exp(x)
+            tape.push(self, y)
+            return y
+
+        def backward(self, dy, tape):
+            (y,) = tape.pop(self)
+            return dy
+
+    assert "x: the right gradient is backward's times y, entry by entry" in says(Exp(), X)
 
 
 def test_the_erf_forward_with_the_tanh_backward_fails():

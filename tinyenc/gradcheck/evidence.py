@@ -6,8 +6,7 @@ import math
 import numpy as np
 
 from .report import and_list
-
-CLOSE = 1e-6  # relative: two numbers that agree so well do not agree by chance
+from .rows import CLOSE, by_rows, times
 
 
 def evidence(check, wrong):
@@ -58,7 +57,7 @@ def relation(check, name, terms):
             if agree(said + factor * term, true):
                 return (f"backward's gradient holds {what} once too often" if abs(factor + 1) < CLOSE else
                         f"what backward's gradient lacks is exactly {times(factor)}{what}")
-    return ""
+    return by_rows(check, name) if name in check.probe.inputs else ""
 
 
 def gradients_inside(probe):
@@ -85,10 +84,6 @@ def gradients_inside(probe):
         for _, layer in inside:
             del layer.backward
     return {words: gradient.copy() for words, gradient in found.items() if isinstance(gradient, np.ndarray)}
-
-
-def times(factor):
-    return "" if abs(factor - 1) < CLOSE else f"{factor:.7g} times "
 
 
 def named(ratio, check):
