@@ -26,6 +26,7 @@ from tinyenc import (
     Tape,
     padding_mask,
 )
+from tinyenc.attention import DotProduct
 from tinyenc.distance import RelativeBias, distances
 from tinyenc.gradcheck import GradientError, check_gradients
 from tinyenc.gradcheck.check import checker
@@ -148,6 +149,38 @@ def test_broken_forward_is_named_as_itself(forward, text):
 ], ids=["two", "none", "number", "shape", "transposed", "float32", "nan", "changes-dy", "changes-x"])
 def test_broken_backward_is_named_as_itself(backward, text):
     assert text in says(Faulty(backward=backward))
+
+
+class Leaky(Linear):
+    """Linear, with a float64 scalar on its way."""
+
+    output = dx = grad = 1.0
+
+    def forward(self, x, tape=NO_TAPE):
+        return super().forward(x, tape) * self.output
+
+    def backward(self, dy, tape):
+        dx = super().backward(dy, tape)
+        self.weight.grad = self.weight.grad * self.grad
+        return dx * self.dx
+
+
+@pytest.mark.parametrize("where, text", [
+    ("output", "Leaky.forward turns float32 into float64: an array, or a NumPy scalar, of that dtype takes part"),
+    ("dx", "Leaky.backward turns float32, for x, into float64"),
+    ("grad", "Leaky.backward leaves in weight.grad, where all is float32, float64"),
+])
+def test_a_leak_of_float64_is_named(where, text):
+    layer = Leaky(4, 5, rng=0)
+    assert check_gradients(layer, X).error < 1e-7
+    setattr(layer, where, np.sqrt(np.float64(1.0)))
+    assert says(layer).startswith(text)
+    assert "* layers.0: " + text in says(InARow(layer, ReLU()))
+
+
+def test_float64_in_an_object_that_is_given_is_its_givers_choice():
+    qkv = np.random.default_rng(1).standard_normal((3, 2, 2, 3, 4))
+    assert check_gradients(DotProduct(), *qkv, None, RelativeBias(np.ones((2, 5)))).error < 1e-7
 
 
 def test_a_gradient_of_a_parameter_of_the_wrong_shape_is_named():

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .probe import FAR, Probe, Slope, generator
-from .structure import check_structure
+from .structure import check_single_precision, check_structure
 
 SMALL = 32  # arrays of up to so many numbers are checked number by number
 DIRECTIONS = 3  # larger ones along so many random directions
@@ -51,6 +51,7 @@ class Check:
         """What was Checked, or None where something is wrong; GradientError where a promise is broken."""
         if not self.holds():
             return None
+        check_single_precision(self.probe)
         rows = self.rows()
         beside = self.beside.rows() if self.beside else []
         return Checked(max((row.error for row in rows + beside), default=0.0), len(rows),
@@ -127,8 +128,7 @@ class Check:
         if change:
             changed = {id(x): change(x) for x in probe.inputs.values()}
             values = {name: changed.get(id(value), value) for name, value in values.items()}
-        args = list(values.values())[:probe.n_positional]
-        kwargs = dict(list(values.items())[probe.n_positional:])
+        args, kwargs = probe.arguments(list(values.values()))
         return Check(Probe(layer or probe.layer, args, kwargs, probe.seed if dropout else None, vary=False,
                            method=probe.method), self.tol, small)
 

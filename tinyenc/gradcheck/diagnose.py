@@ -9,7 +9,7 @@ from .compare import Check
 from .evidence import evidence
 from .probe import Probe
 from .report import and_list, message
-from .structure import GradientError, check_structure
+from .structure import GradientError, check_single_precision, check_structure
 
 
 def diagnose(check):
@@ -78,11 +78,16 @@ def what_is_wrong(found):
 def blame_structure(check, error):
     """The message for a broken promise, with the innermost layer that breaks one by itself, where there is one."""
     try:
-        inside = check_inside(check, check_structure)
+        inside = check_inside(check, check_promises)
     except Exception:  # forward itself fails: there is nothing more to learn
         return str(error)
     innermost = innermost_wrong(inside)
     return "\n".join([str(error)] + [f"  * {name}: {inside[name]}" for name in innermost])
+
+
+def check_promises(probe):
+    check_structure(probe)
+    check_single_precision(probe)
 
 
 def overwrites(probe, names):

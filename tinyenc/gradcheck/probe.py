@@ -15,7 +15,7 @@ FAR = 20  # how much further out the four points of Slope.far stand than the two
 
 
 class Probe:
-    """A float64 copy of a layer and its inputs, and a random cotangent dy for its output.
+    """A float64 copy (or one in another dtype) of a layer and its inputs, and a random cotangent dy for its output.
 
     args, kwargs: what forward takes, without the tape. Float arrays are differentiated; integers, booleans and other
     objects are handed on. An array that is given twice, as in self-attention, is one input.
@@ -25,20 +25,30 @@ class Probe:
     method: the forward to check, with its own backward: `turn` has `turn_backward`.
     """
 
-    def __init__(self, layer, args, kwargs, seed=None, rng=0, vary=True, method="forward"):
+    def __init__(self, layer, args, kwargs, seed=None, rng=0, vary=True, method="forward", dtype=np.float64):
         self.rng = generator(rng)
-        self.layer = copy.deepcopy(layer).astype(np.float64)
+        self.layer = copy.deepcopy(layer).astype(dtype)
         self.name = type(layer).__name__
         self.method = method
         self.seed = seed
         self.n_positional = len(args)
         names = [*argument_names(getattr(layer, method), args), *kwargs]
-        self.given = dict(zip(names, own_copies([*args, *kwargs.values()])))
+        self.given = dict(zip(names, own_copies([*args, *kwargs.values()], dtype)))
         self.differentiated = [name for name, value in self.given.items() if is_float(value)]
         self.inputs = {and_list(self.names_of(self.given[name])): self.given[name] for name in self.differentiated}
         self.parameters = dict(self.layer.named_parameters())
         for parameter in self.parameters.values() if vary else ():
             vary_if_constant(parameter, self.rng)
+
+    def in_float32(self):
+        """The same in single precision."""
+        args, kwargs = self.arguments(list(self.given.values()))
+        return Probe(self.layer, args, kwargs, self.seed, vary=False, method=self.method, dtype=np.float32)
+
+    def arguments(self, values):
+        """args and kwargs of forward, from a value for each that is given."""
+        n = self.n_positional
+        return values[:n], dict(zip(list(self.given)[n:], values[n:]))
 
     @cached_property
     def dy(self):
@@ -63,9 +73,9 @@ class Probe:
         if change:
             changed = {id(x): change(x) for x in self.inputs.values()}
             values = [changed.get(id(value), value) for value in values]
-        kwargs = dict(zip(list(self.given)[self.n_positional:], values[self.n_positional:]))
+        args, kwargs = self.arguments(values)
         forward = getattr(self.layer, self.method)
-        return forward(*values[:self.n_positional], **kwargs, tape=Tape(self.seed) if tape is None else tape)
+        return forward(*args, **kwargs, tape=Tape(self.seed) if tape is None else tape)
 
     def backward(self, dy, tape):
         """What the layer's backward returns, as a tuple."""
@@ -183,9 +193,9 @@ def is_float(value):
     return isinstance(value, np.ndarray) and value.dtype.kind == "f"
 
 
-def own_copies(values):
-    """Copies of the arrays among values, in float64 where they are floats; one that is there twice is copied once."""
-    copies = {id(value): np.array(value, np.float64 if is_float(value) else value.dtype, order="C")
+def own_copies(values, dtype):
+    """Copies of the arrays among values, floats in the dtype given; one that is there twice is copied once."""
+    copies = {id(value): np.array(value, dtype if is_float(value) else value.dtype, order="C")
               for value in values if isinstance(value, np.ndarray)}
     return [copies.get(id(value), value) for value in values]
 

@@ -78,6 +78,31 @@ def check_gradient_arrays(probe, gradients):
         check_finite(says, gradient)
 
 
+def check_single_precision(probe):
+    """Run a float32 copy once and raise GradientError where what comes out is not float32.
+
+    Where an object that is given holds arrays of float64, as a bias may, that is its giver's choice: nothing is said.
+    """
+    if any(is_float(array) and array.dtype == np.float64
+           for value in probe.given.values() for array in getattr(value, "__dict__", {}).values()):
+        return
+    single = probe.in_float32()
+    single.clear_gradients()
+    tape = Tape(single.seed)
+    with np.errstate(all="ignore"):  # numbers made for float64 may be too large or too small
+        y = single.forward(tape)
+        gradients = single.backward(np.asarray(probe.dy, np.float32), tape)
+    named = [(f"{probe.name}.forward turns float32 into", y)]
+    named += [(f"{probe.name}.backward turns float32, for {name}, into", gradient)
+              for name, gradient in zip(single.differentiated, gradients)]
+    named += [(f"{probe.name}.backward leaves in {name}.grad, where all is float32,", p.grad)
+              for name, p in single.parameters.items()]
+    for says, array in named:
+        if array.dtype != np.float32:
+            raise GradientError(f"{says} {array.dtype}: an array, or a NumPy scalar, of that dtype takes part. Scalars "
+                                "are best Python's or math's, and arrays made in it get the dtype of what they meet")
+
+
 def check_finite(says, array):
     bad = np.argwhere(~np.isfinite(array))
     if len(bad):
