@@ -67,11 +67,12 @@ def missing(classes, cases):
 def unmet(cls, cases):
     """What the cases of one class do not show."""
     probes = [case.checker().probe for case in cases]
-    gradients = [probe.analytic() for probe in probes]
-    named = dict.fromkeys(name for found in gradients for name in found)
-    for name in named:
-        if not any(found[name].any() for found in gradients if name in found) and not name.endswith(ZERO):
-            yield f"the gradient of {name} is zero in every case"
+    heard = {}
+    for probe in probes:
+        for name, gradient in probe.analytic().items():
+            seen = abs(gradient).max(initial=0) * probe.step(name) > probe.rounding
+            heard[name] = heard.get(name, False) or seen
+    yield from (f"{name} has no effect in any case" for name in heard if not heard[name] and not name.endswith(ZERO))
 
     for argument in inspect.signature(cls.forward).parameters.values():
         if argument.name in ("self", "tape"):

@@ -5,6 +5,7 @@ import pytest
 
 from tinyenc import Layer, LayerNorm, MeanPool, MultiHeadAttention
 
+from . import completeness
 from .cases import PADDING, TOKENS, case, x
 from .completeness import EXEMPT, all_cases, layer_classes, mask_kinds, missing
 
@@ -33,9 +34,16 @@ def test_a_batch_of_one_is_not_enough():
     assert missing([LayerNorm], [case("a", LayerNorm(4), x(2, 3, 4))]) == []
 
 
-def test_a_gradient_that_is_zero_in_every_case_is_named():
+def test_a_parameter_without_effect_in_any_case_is_named():
     nothing = case("nothing", LayerNorm(4), np.ones((2, 3, 4)))
-    assert "LayerNorm: the gradient of weight is zero in every case" in missing([LayerNorm], [nothing])
+    assert "LayerNorm: weight has no effect in any case" in missing([LayerNorm], [nothing])
+
+
+def test_a_gradient_that_is_nothing_but_rounding_is_no_effect(monkeypatch):
+    monkeypatch.setattr(completeness, "ZERO", ("no such name",))
+    rounded = case("rounded", MultiHeadAttention(8, 2, rng=0), x(3, 5, 8), x(3, 6, 8))
+    assert rounded.checker().probe.analytic()["w_k.bias"].any()
+    assert "MultiHeadAttention: w_k.bias has no effect in any case" in missing([MultiHeadAttention], [rounded])
 
 
 def test_each_kind_of_mask_is_asked_for():

@@ -26,7 +26,6 @@ from tinyenc import (
     Tape,
     padding_mask,
 )
-from tinyenc.attention import DotProduct
 from tinyenc.distance import RelativeBias, distances
 from tinyenc.gradcheck import GradientError, check_gradients
 from tinyenc.gradcheck.check import checker
@@ -72,9 +71,7 @@ def test_a_long_table_shows_the_wrong_gradients_and_counts_the_right_ones():
 
     layer = EncoderLayer(4, 2, 6, rng=0)
     layer.ffn.w_2 = Halved(6, 4, rng=0)
-    with pytest.raises(GradientError) as caught:
-        check_gradients(layer, X)
-    title, _, head, *lines = str(caught.value).splitlines()
+    title, _, head, *lines = message_of(layer, X).splitlines()
     wrong = int(title.split()[1])
     assert 0 < wrong < 17 and title == f"EncoderLayer: {wrong} of 17 gradients are wrong"
     assert all(line.endswith("<- wrong") for line in lines[:wrong])
@@ -104,10 +101,14 @@ class Faulty(Layer):
         return self.run_backward(self, dy, x)
 
 
-def says(layer, *inputs, **options):
+def message_of(layer, *inputs, **options):
     with pytest.raises(GradientError) as caught:
         check_gradients(layer, *(inputs or (X,)), **options)
-    return words(str(caught.value))
+    return str(caught.value)
+
+
+def says(layer, *inputs, **options):
+    return words(message_of(layer, *inputs, **options))
 
 
 def test_a_right_layer_passes():
@@ -179,8 +180,15 @@ def test_a_leak_of_float64_is_named(where, text):
 
 
 def test_float64_in_an_object_that_is_given_is_its_givers_choice():
-    qkv = np.random.default_rng(1).standard_normal((3, 2, 2, 3, 4))
-    assert check_gradients(DotProduct(), *qkv, None, RelativeBias(np.ones((2, 5)))).error < 1e-7
+    class AddBias(Layer):
+        def forward(self, x, bias, tape=NO_TAPE):
+            return x + bias.values
+
+        def backward(self, dy, tape):
+            return dy
+
+    x = np.random.default_rng(1).standard_normal((2, 3, 3))
+    assert check_gradients(AddBias(), x, RelativeBias(np.ones((2, 5)))).error < 1e-7
 
 
 def test_a_gradient_of_a_parameter_of_the_wrong_shape_is_named():
@@ -589,6 +597,50 @@ def test_parameters_that_are_constant_get_random_values_in_the_copy():
 
 def test_dropout_with_every_entry_kept_is_the_identity():
     assert check_gradients(Dropout(0.0), X, seed=1).error < 1e-9
+
+
+def test_what_has_no_effect_is_named_and_not_counted_as_right():
+    def checked(x):
+        return check_gradients(MultiHeadAttention(4, 2, positions=LearnedALiBi(2), rng=0), x, x)
+
+    assert checked(X).silent == ("w_k.bias",)  # which shifts a row of scores: softmax does not see it
+    alone = checked(X[:, :1])  # no distance but 0, and one key has all the weight whatever the scores
+    assert alone.silent == ("w_q.weight", "w_q.bias", "w_k.weight", "w_k.bias", "positions.slope")
+    assert str(alone).startswith("5 gradients right: ")
+    assert str(alone).endswith("; w_q.weight, w_q.bias, w_k.weight, w_k.bias and positions.slope have no effect on "
+                               "this forward")
+    assert str(checked(X)).endswith("; w_k.bias has no effect on this forward")
+
+
+@pytest.mark.parametrize("function, derivative", [
+    (lambda x: x * x, lambda x: 2 * x), (abs, np.sign), (lambda x: 1e-6 * x, lambda x: np.full_like(x, 1e-6))],
+    ids=["flat at 0", "kink at 0", "small"])
+def test_an_effect_without_a_derivative_or_with_a_small_one_is_an_effect(function, derivative):
+    class Plain(Layer):
+        def forward(self, x, tape=NO_TAPE):
+            tape.push(self, x)
+            return function(x)
+
+        def backward(self, dy, tape):
+            (x,) = tape.pop(self)
+            return dy * derivative(x)
+
+    assert check_gradients(Plain(), np.zeros((2, 3))).silent == ()
+
+
+def test_a_gradient_of_what_has_no_effect_is_wrong_where_it_is_not_zero():
+    faulty = Faulty(lambda self, x: 3 * x)
+    assert "weight: it has no effect on this forward, so the right gradient is zero" in says(faulty)
+    (line,) = [line for line in message_of(faulty, X).splitlines() if line.startswith("  weight ")]
+    assert line.endswith("<- wrong")
+
+
+def test_what_has_no_effect_is_marked_in_a_failed_table():
+    layer = MultiHeadAttention(4, 2, rng=0)
+    layer.w_o = Leaky(4, 4, rng=0)
+    layer.w_o.dx = 2.0
+    (line,) = [line for line in message_of(layer, X, X).splitlines() if line.startswith("  w_k.bias ")]
+    assert line.endswith("no effect on this forward")
 
 
 def test_result_reads_as_a_sentence():

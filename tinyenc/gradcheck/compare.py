@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .probe import FAR, Probe, Slope, generator
+from .report import and_list
 from .structure import check_single_precision, check_structure
 
 SMALL = 32  # arrays of up to so many numbers are checked number by number
@@ -18,10 +19,13 @@ class Checked(NamedTuple):
     arrays: int  # inputs and parameters
     slopes: int  # derivatives compared
     kinks: int  # of them left out, on a kink, and checked again a little beside it
+    silent: tuple = ()  # names of arrays that the output does not depend on here: a gradient of zero says little
 
     def __str__(self):
-        return (f"{self.arrays} gradients right: {self.slopes} derivatives, largest relative error {self.error:.1e}, "
-                f"{self.kinks} on a kink")
+        text = (f"{self.arrays - len(self.silent)} gradients right: {self.slopes} derivatives, largest relative error "
+                f"{self.error:.1e}, {self.kinks} on a kink")
+        has = "has" if len(self.silent) == 1 else "have"
+        return text + (f"; {and_list(self.silent)} {has} no effect on this forward" if self.silent else "")
 
 
 class Row(NamedTuple):
@@ -35,6 +39,7 @@ class Row(NamedTuple):
     at: str
     kinks: int
     right: bool
+    silent: bool = False  # whether the output stays as it is, moved either way along every direction
 
 
 class Check:
@@ -55,7 +60,8 @@ class Check:
         rows = self.rows()
         beside = self.beside.rows() if self.beside else []
         return Checked(max((row.error for row in rows + beside), default=0.0), len(rows),
-                       sum(map(len, self._slopes.values())), sum(row.kinks for row in rows))
+                       sum(map(len, self._slopes.values())), sum(row.kinks for row in rows),
+                       tuple(row.name for row in rows if row.silent))
 
     def holds(self):
         """Whether all is right; stops at the first thing that is wrong. GradientError where a promise is broken."""
@@ -91,7 +97,7 @@ class Check:
                 kinks += 1
             elif error >= worst.error:
                 worst = Row(name, gradient.shape, analytic, numeric, error, where(slope), 0, bool(error <= self.tol))
-        return worst._replace(kinks=kinks)
+        return worst._replace(kinks=kinks, silent=all(slope.flat for slope in self.slopes(name)))
 
     def slopes(self, name):
         """The derivatives in one array that are compared."""

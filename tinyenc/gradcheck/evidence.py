@@ -38,6 +38,8 @@ def relation(check, name, terms):
     said = along(gradient)
     if not said.any():
         return "backward's gradient is zero everywhere: it is never computed, or never added"
+    if slopes and all(slope.flat for slope in slopes):
+        return "it has no effect on this forward, so the right gradient is zero"
     if len(slopes) > 1 and abs(true).max() > 0:
         ratio = float(said @ true / (true @ true))
         if agree(said, ratio * true):

@@ -143,6 +143,11 @@ class Slope:
         self.h = probe.step(name)
 
     @cached_property
+    def flat(self):
+        """Whether the output stays as it is, but for rounding, one step to either side."""
+        return all(abs(self.across(h, 0)) <= self.probe.rounding for h in (self.h, -self.h))
+
+    @cached_property
     def near(self):
         """Two-sided difference, with an error of order h^2."""
         return self.across(self.h, -self.h) / (2 * self.h)

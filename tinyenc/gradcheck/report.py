@@ -21,7 +21,7 @@ def table(rows):
     lines = [head]
     for row in shown:
         lines.append((row.name, str(row.shape), f"{row.analytic:.9g}", f"{row.numeric:.9g}", f"{row.error:.1e}", row.at,
-                      "" if row.right else "<- wrong"))
+                      "<- wrong" if not row.right else "no effect on this forward" if row.silent else ""))
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines]
     if len(shown) < len(rows):
