@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 from support import SeenTape, padded_batch, random, shaken, small_classifier, small_encoder, watch
 
+import tinyenc
 from tinyenc import (
     GELU,
+    BatchNorm,
+    BatchNormEncoderLayer,
     CrossEntropy,
     Dropout,
     Embedding,
@@ -14,6 +17,7 @@ from tinyenc import (
     FirstPool,
     GatedFeedForward,
     GELUTanh,
+    Layer,
     LayerNorm,
     Linear,
     MaxPool,
@@ -56,6 +60,7 @@ CASES = {  # name: (layer, arguments of forward)
     "SiLU": (SiLU(), [BIG]),
     "Sigmoid": (Sigmoid(), [BIG]),
     "RMSNorm": (RMSNorm(80), [BIG]),
+    "BatchNorm": (BatchNorm(16), [X, MASK]),
     "SinusoidalPositions": (SinusoidalPositions(16), [X, np.arange(5)]),
     "DotProduct": (DotProduct(0.2), [*HEADS, MASK]),
     "Tiled": (Tiled(0.2, queries=2, keys=3), [*HEADS, MASK]),
@@ -73,6 +78,7 @@ CASES = {  # name: (layer, arguments of forward)
     "EncoderLayer, ALiBi": (EncoderLayer(16, 4, 24, 0.2, positions=ALiBi(4), rng=0), [X, MASK]),
     "EncoderLayer, T5": (EncoderLayer(16, 4, 24, positions=T5Buckets(4, 8, 8, rng=0), rng=0), [X, MASK]),
     "PostLNEncoderLayer": (PostLNEncoderLayer(16, 4, 24, 0.2, rng=0), [X, MASK]),
+    "BatchNormEncoderLayer": (BatchNormEncoderLayer(16, 4, 24, 0.2, rng=0), [X, MASK]),
     "Recompute": (Recompute(EncoderLayer(16, 4, 24, 0.2, rng=0)), [X, MASK]),
     "FirstPool": (FirstPool(), [X, TOKENS]),
     "MeanPool": (MeanPool(), [X, TOKENS.astype(np.int64)]),
@@ -101,6 +107,12 @@ def fresh_gradients(layer):
     found = {name: p.grad.copy() for name, p in layer.named_parameters()}
     layer.zero_grad()
     return found
+
+
+def test_every_layer_stands_here():
+    here = {type(part) for layer, _ in CASES.values() for _, part in layer.named_layers()}
+    names = [name for name, value in vars(tinyenc).items() if isinstance(value, type) and issubclass(value, Layer)]
+    assert [name for name in names if getattr(tinyenc, name) not in here] == ["Layer"], "a new layer needs a line in CASES"
 
 
 # F04
