@@ -1,6 +1,8 @@
 """The harness that checks derivatives: it finds what is wrong, says what it is, and touches nothing."""
 
 import copy
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -597,6 +599,15 @@ def test_parameters_that_are_constant_get_random_values_in_the_copy():
 
 def test_dropout_with_every_entry_kept_is_the_identity():
     assert check_gradients(Dropout(0.0), X, seed=1).error < 1e-9
+
+
+def test_readme_shows_what_is_printed(capsys):
+    readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    (block,) = [b for b in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "print(check_gradients(" in b]
+    exec(block, {})
+    printed = re.sub("error .*?,", "error 1.0e-10,", capsys.readouterr().out)  # rounding differs between machines
+    assert printed in re.sub("relative error .*?,", "relative error 1.0e-10,", readme)
+    assert words(RMS_SLIPS["sum for mean"][1]) in words(readme)
 
 
 def test_what_has_no_effect_is_named_and_not_counted_as_right():
