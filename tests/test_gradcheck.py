@@ -32,6 +32,7 @@ from tinyenc.distance import RelativeBias, distances
 from tinyenc.gradcheck import GradientError, check_gradients
 from tinyenc.gradcheck.check import checker
 from tinyenc.gradcheck.probe import Probe, Slope, in_scattered_memory
+from tinyenc.ops import rms_normalise_backward
 from tinyenc.positions import Positions
 
 X = np.random.default_rng(0).standard_normal((2, 3, 4))
@@ -313,6 +314,21 @@ def test_slip_in_a_formula_is_told_in_the_words_of_its_backward(dx, text):
     assert text in says(Slipped(4), X)
     assert "layers.1: " + text.replace("3 times", "9 times") in says(
         InARow(Linear(4, 10, rng=0), Slipped(10)), np.random.default_rng(4).standard_normal((5, 6, 4)))
+
+
+@pytest.mark.parametrize("d_model", [4, 40])
+@pytest.mark.parametrize("dweight", [lambda dy, normed, weight: dy, lambda dy, normed, weight: dy * weight * normed,
+                                     lambda dy, normed, weight: dy * normed**3],
+                         ids=["no normed", "a factor too many", "another power"])
+def test_what_should_have_been_summed_is_told(dweight, d_model):
+    class Slipped(RMSNorm):
+        def backward(self, dy, tape):
+            normed, rrms = tape.pop(self)
+            self.weight.grad += dweight(dy, normed, self.weight.data).sum(axis=(0, 1))
+            return rms_normalise_backward(dy * self.weight.data, normed, rrms)
+
+    text = says(Slipped(d_model), np.random.default_rng(5).standard_normal((2, 3, d_model)))
+    assert "weight: the right gradient is dy * normed, summed over the rows" in text
 
 
 def test_forgotten_factor_of_each_entry_is_named():

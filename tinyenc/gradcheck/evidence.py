@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from .report import and_list
-from .rows import CLOSE, by_rows, times
+from .rows import CLOSE, by_rows, multiple, sums_over_rows, times
 
 
 def evidence(check, wrong):
@@ -59,7 +59,13 @@ def relation(check, name, terms):
             if agree(said + factor * term, true):
                 return (f"backward's gradient holds {what} once too often" if abs(factor + 1) < CLOSE else
                         f"what backward's gradient lacks is exactly {times(factor)}{what}")
-    return by_rows(check, name) if name in check.probe.inputs else ""
+    if name in check.probe.inputs:
+        return by_rows(check, name)
+    for what, array in sums_over_rows(check.probe).items():
+        k = multiple(true, along(array)) if array.shape == gradient.shape and len(slopes) > 1 else None
+        if k:
+            return f"the right gradient is {times(k)}{what}, summed over the rows"
+    return ""
 
 
 def gradients_inside(probe):

@@ -1,4 +1,4 @@
-"""What the wrong gradient of an input lacks along its rows: slips in a formula, told from what forward saved."""
+"""Slips in a formula, told from what forward saved: what a wrong gradient lacks along its rows, or in their sum."""
 
 import inspect
 import re
@@ -32,6 +32,14 @@ def by_rows(check, name):
                                     if p.data.shape == (width,)}}
     said, right = rows(check.gradients[name]), right_rows(probe, name, n)
     return ratio(said, right, numbers, arrays) or lack(right - said, numbers, arrays, dys)
+
+
+def sums_over_rows(probe):
+    """{words: sum over all axes but the last} of dy and of its products with what forward saved and was given."""
+    dy = probe.dy
+    arrays = {word: a for word, a in {**saved_by(probe), **probe.inputs}.items() if a.shape == dy.shape}
+    products = {"dy": dy, **{f"dy * {word}": dy * array for word, array in arrays.items()}}
+    return {words: array.sum(axis=tuple(range(dy.ndim - 1))) for words, array in products.items()}
 
 
 def ratio(said, right, numbers, arrays):
