@@ -47,6 +47,8 @@ class BagOfWords(Layer):
 
 
 def main():
+    SAVED.parent.mkdir(parents=True, exist_ok=True)
+    checkpoint.check_place(SAVED)
     vocab, splits = load()
     train, valid, test = (Batches(split, BATCH_SIZE, seed=SEED) for split in splits)
     loss = CrossEntropy()
@@ -59,14 +61,12 @@ def main():
     print(f"{len(splits[0])} sentences, a vocabulary of {len(vocab)}, {model.n_parameters:,} parameters")
     rate = linear(RATE, WARMUP, EPOCHS * len(train))
     rows = fit(model, loss, train, AdamW(model, rate, weight_decay=0.05), EPOCHS, valid, seed=SEED)
-    SAVED.parent.mkdir(parents=True, exist_ok=True)
-    checkpoint.save(SAVED, model, info={"tokens": vocab.tokens[len(SPECIALS):]})
-
     for row in rows:
         print(f"epoch {row['epoch']}  loss {row['loss']:.3f}  valid: loss {row['valid_loss']:.3f}  "
               f"accuracy {row['valid_accuracy']:.1%}")
     for name, what in (("bag of words", bag), ("encoder", model)):
         print(f"test accuracy, {name}: {evaluate(what, loss, test)['accuracy']:.1%}")
+    checkpoint.save(SAVED, model, info={"tokens": vocab.tokens[len(SPECIALS):]})
 
 
 def load():
@@ -96,6 +96,6 @@ def predict(sentence):
 if __name__ == "__main__":
     try:
         predict(" ".join(sys.argv[1:])) if len(sys.argv) > 1 else main()
-    except (ValueError, RuntimeError) as error:
+    except (ValueError, RuntimeError, OSError) as error:
         print(f"classify.py: {error}", file=sys.stderr)
         sys.exit(2)

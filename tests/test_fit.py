@@ -70,3 +70,47 @@ def test_progress_bar_counts_the_steps_of_the_epoch(capsys):
     model = small_model()
     fit(model, CrossEntropy(), Batches(EXAMPLES, 2), SGD(model, 0.1), 1)
     assert "epoch 1/1: 100%" in (err := capsys.readouterr().err) and "4/4" in err
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"accumulate": 0}, "accumulate must be a whole number of at least 1, got 0"),
+    ({"accumulate": 1.5}, "accumulate must be a whole number of at least 1, got 1.5"),
+    ({"save_every": 0}, "save_every must be a whole number of at least 1, got 0"),
+    ({"patience": 0}, "patience must be a whole number of at least 1, got 0"),
+    ({"save_to": "no/such/folder/run"}, "no/such/folder/run: there is no folder"),
+], ids=str)
+def test_options_are_checked_before_any_work(options, message):
+    model = small_model()
+    batches = Batches(EXAMPLES, 7)
+    with pytest.raises(ValueError, match=message):
+        fit(model, CrossEntropy(), batches, SGD(model, 0.1), 1, progress=False, **options)
+    assert (batches.epoch, batches.position) == (0, 0)
+
+
+def test_run_stopped_by_hand_goes_on_as_if_it_had_not_been(tmp_path):
+    def run(stop_at, path):
+        model, batches = small_model(dropout=0.1), Batches(EXAMPLES, 2)
+        optimizer, loss = AdamW(model, 0.01), StoppedByHand(stop_at)
+        try:
+            fit(model, loss, batches, optimizer, 3, save_to=path, save_every=1, progress=False)
+        except KeyboardInterrupt:
+            fit(model, loss, batches, optimizer, 3, save_to=path, save_every=1, progress=False)
+        return model.state_dict()
+
+    expected = run(None, tmp_path / "whole")
+    for stop_at in 3, 4, 7:
+        np.testing.assert_equal(run(stop_at, tmp_path / f"stopped-{stop_at}"), expected)
+
+
+class StoppedByHand(CrossEntropy):
+    """Raises KeyboardInterrupt once, in the middle of a step."""
+
+    def __init__(self, stop_at):
+        super().__init__()
+        self.steps, self.stop_at = 0, stop_at
+
+    def backward(self, dloss, tape):
+        self.steps += 1
+        if self.steps == self.stop_at:
+            raise KeyboardInterrupt
+        return super().backward(dloss, tape)

@@ -254,7 +254,7 @@ def test_missing_library_is_named_with_the_way_to_get_it(folder, monkeypatch):
         return plain_import(name, *arguments)
 
     monkeypatch.setattr(builtins, "__import__", without_tokenizers)
-    with pytest.raises(ImportError, match=r'pip install "tinyenc\[pretrained\]"'):
+    with pytest.raises(RuntimeError, match=r'pip install "tinyenc\[pretrained\]"'):
         load_tokenizer(folder)
 
 

@@ -167,5 +167,54 @@ def test_evaluation_counts_targets_not_batches_and_drops_nothing():
 
 def test_accumulate_of_zero_is_refused():
     model = small_model()
-    with pytest.raises(ValueError, match="accumulate must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="accumulate must be a whole number of at least 1, got 0"):
         next(train(model, CrossEntropy(), Batches(EXAMPLES, 7), SGD(model, 0.1), 1, accumulate=0))
+
+
+@pytest.mark.parametrize("fault", [IndexError, KeyboardInterrupt])
+def test_step_broken_off_leaves_no_gradients_to_the_next(fault):
+    model, clean = small_model(), small_model()
+    first, second, third = Batches(EXAMPLES, 3, shuffle=False)
+
+    class BrokenOff(CrossEntropy):
+        def backward(self, dloss, tape):
+            if self.count_down == 0:
+                raise fault
+            self.count_down -= 1
+            return super().backward(dloss, tape)
+
+    loss = BrokenOff()
+    loss.count_down = 1
+    with pytest.raises(fault):
+        train_step(model, loss, [first, second], SGD(model, 1.0))
+    train_step(model, CrossEntropy(), [third], SGD(model, 1.0))
+    train_step(clean, CrossEntropy(), [third], SGD(clean, 1.0))
+    np.testing.assert_equal(model.state_dict(), clean.state_dict())
+
+
+def test_evaluation_sees_every_example_and_leaves_the_place_of_the_batches():
+    model = small_model()
+    batches = Batches(EXAMPLES, 2)
+    next(iter(batches))
+    assert evaluate(model, CrossEntropy(), batches)["n_targets"] == 7
+    assert (batches.epoch, batches.position) == (0, 1)
+
+
+def test_training_batches_may_be_evaluated_inside_the_loop():
+    model = small_model()
+    batches = Batches(EXAMPLES, 2)
+    steps = 0
+    for _ in train(model, CrossEntropy(), batches, SGD(model, 0.1), 2):
+        evaluate(model, CrossEntropy(), batches)
+        steps += 1
+    assert steps == 8
+
+
+def test_seed_of_numpy_is_the_same_as_pythons():
+    def weights(seed):
+        model = small_model(dropout=0.5)
+        list(train(model, CrossEntropy(), Batches(EXAMPLES, 4), SGD(model, 0.1), 1, seed=seed))
+        return model.out.weight.data
+
+    np.testing.assert_array_equal(weights(np.int64(5)), weights(5))
+    assert (weights(np.int64(5)) != weights(np.int64(6))).any()

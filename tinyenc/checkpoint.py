@@ -6,6 +6,7 @@ written from the GPU is read without CuPy. Needs the extra "checkpoint" (safeten
 """
 
 import json
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -46,7 +47,7 @@ class Checkpoint(NamedTuple):
         try:
             for name, target, _ in targets:
                 target.load_state_dict(getattr(self, name))
-        except ValueError as error:
+        except (ValueError, TypeError, KeyError) as error:
             for _, target, before in targets:
                 target.load_state_dict(before)
             raise CheckpointError(f"{self.path}: {error}") from None
@@ -77,11 +78,15 @@ def load(path):
             plain = json.loads((file.metadata() or {})["tinyenc"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}
         parts, *others = (plain[name] for name in ("parts", "batches", "seed", "loss_scale", "info"))
+        batches, _, loss_scale, info = others
+        if not (isinstance(parts, list) and isinstance(info, dict)
+                and all(isinstance(state, dict | None) for state in (batches, loss_scale))):
+            raise ValueError("its plain values are not those of a checkpoint")
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from None
     except KeyError as error:
         raise CheckpointError(f"{path}: not a tinyenc checkpoint, it has no {error}") from None
-    except (safetensors.SafetensorError, ValueError, TypeError) as error:
+    except (safetensors.SafetensorError, ValueError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{path}: not a checkpoint, or damaged: {error}") from None
     states = {part: {} if part in parts else None for part in PARTS}
     for name, array in tensors.items():
@@ -92,6 +97,14 @@ def load(path):
     if states["model"] is None:
         raise CheckpointError(f"{path}: it has no model")
     return Checkpoint(str(path), states["model"], states["optimizer"], states["best"], *others)
+
+
+def check_place(path):
+    """Raise, before any work, where no checkpoint could be saved to path or read from it."""
+    _safetensors()
+    folder = Path(path).absolute().parent
+    if not folder.is_dir():
+        raise CheckpointError(f"{path}: there is no folder {folder}")
 
 
 def _safetensors():

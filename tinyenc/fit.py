@@ -3,10 +3,11 @@
 import contextlib
 import json
 import math
+from operator import index
 from pathlib import Path
 
 from . import checkpoint
-from .train import evaluate, train
+from .train import check_count, evaluate, train
 
 
 def fit(model, loss, batches, optimizer, n_epochs, valid=None, patience=None, seed=0, max_norm=1.0, accumulate=1,
@@ -20,11 +21,17 @@ def fit(model, loss, batches, optimizer, n_epochs, valid=None, patience=None, se
     save_to: the file of a checkpoint, written every save_every steps and after each epoch. Where it exists, the run
     goes on from it and ends bit for bit as if it had never stopped.
     """
-    if patience is not None and valid is None:
-        raise ValueError(f"patience {patience} needs batches to validate on")
+    if patience is not None:
+        check_count("patience", patience)
+        if valid is None:
+            raise ValueError(f"patience {patience} needs batches to validate on")
+    check_count("accumulate", accumulate)
+    check_count("save_every", save_every)
+    if save_to is not None:
+        checkpoint.check_place(save_to)
     from tqdm import tqdm
 
-    run = Run(model, optimizer, batches, seed, loss_scale, save_to)
+    run = Run(model, optimizer, batches, index(seed), loss_scale, save_to)
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(open(log, "a", encoding="utf-8")) if log else None
         bar = stack.enter_context(tqdm(disable=not progress, unit="step"))

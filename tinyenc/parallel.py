@@ -2,11 +2,12 @@
 
 NumPy evaluates `a * x + b` one whole array at a time, so large arrays travel to memory and back for every
 operator. Cut into blocks that fit in cache, the same formula stays on the core; and since NumPy releases the
-interpreter lock inside its loops, threads compute the blocks side by side. Results do not depend on the
+interpreter lock inside its loops, threads compute the blocks side by side. These results do not depend on the
 number of threads.
 
 Matrix products are shared out in the same way, and each thread calls BLAS for rows of its own: the threads of
-BLAS itself would get in the way of these, and wait for their next call with a core each.
+BLAS itself would get in the way of these, and wait for their next call with a core each. BLAS may sum in another
+order for other numbers of rows, so here the last bits depend on the number of threads.
 """
 
 import contextvars
@@ -44,8 +45,8 @@ def get_num_threads():
 def set_num_threads(n):
     """Use n threads from now on."""
     global _threads, _pool
-    if n < 1:
-        raise ValueError(f"the number of threads must be at least 1, got {n}")
+    if n != int(n) or n < 1:
+        raise ValueError(f"the number of threads must be a whole number of at least 1, got {n}")
     _threads = n
     _pool = ThreadPoolExecutor(n - 1, thread_name_prefix="tinyenc") if n > 1 else None
 
@@ -61,7 +62,8 @@ def run_each(task, items):
     NumPy's error state (`np.errstate`) is the caller's in every task.
     """
     items = list(items)
-    workers = min(_threads, len(items))
+    pool = _pool  # another thread may set another number meanwhile
+    workers = min(_threads, len(items)) if pool else 1
     if workers <= 1 or getattr(_here, "busy", False):
         for item in items:
             task(item)
@@ -80,7 +82,7 @@ def run_each(task, items):
             _here.busy = False
 
     with one_thread:
-        others = [_pool.submit(contextvars.copy_context().run, work) for _ in range(workers - 1)]
+        others = [pool.submit(contextvars.copy_context().run, work) for _ in range(workers - 1)]
         try:
             work()
         finally:

@@ -9,11 +9,14 @@ would have drawn.
 """
 
 import math
+from numbers import Integral
+from operator import index
 from typing import NamedTuple
 
 import numpy as np
 
 from .backend import to_host
+from .data.batching import Batches
 from .tape import Tape
 
 
@@ -50,19 +53,19 @@ def train_step(model, loss, window, optimizer, seed=0, max_norm=1.0, loss_scale=
     n_targets = sum(counts)
     mean = 0.0
     factor = loss_scale.factor if loss_scale else 1.0
-    for i, (batch, count) in enumerate(zip(window, counts)):
-        share = count / max(1, n_targets)
-        tape = Tape(seed=(seed << 64) + (optimizer.n_steps << 16) + i)
-        with np.errstate(over="ignore", invalid="ignore"):  # it shows in the loss and in the norm
-            logits = model.forward(batch.ids, batch.mask, tape)
-            mean = mean + share * loss.forward(logits, batch.labels, tape)
-            model.backward(loss.backward(share * factor, tape), tape)
-        tape.check_empty()
     max_norm = math.inf if max_norm is None else max_norm
     try:
+        for i, (batch, count) in enumerate(zip(window, counts)):
+            share = count / max(1, n_targets)
+            tape = Tape(seed=(index(seed) << 64) + (optimizer.n_steps << 16) + i)
+            with np.errstate(over="ignore", invalid="ignore"):  # it shows in the loss and in the norm
+                logits = model.forward(batch.ids, batch.mask, tape)
+                mean = mean + share * loss.forward(logits, batch.labels, tape)
+                model.backward(loss.backward(share * factor, tape), tape)
+            tape.check_empty()
         norm = loss_scale.step(optimizer, max_norm) if loss_scale else optimizer.step(max_norm)
     finally:
-        model.zero_grad()
+        model.zero_grad()  # also where the step was broken off: the next must not add to half of this one
     if not math.isfinite(norm) and not math.isfinite(float(mean)):
         step = optimizer.n_steps + 1
         raise FloatingPointError(f"the loss is {float(mean)} at step {step}, whose learning rate is "
@@ -75,14 +78,19 @@ def train(model, loss, batches, optimizer, n_epochs, seed=0, max_norm=1.0, accum
 
     accumulate: how many batches make a step; the last step of an epoch takes what is left.
     """
-    if accumulate < 1:
-        raise ValueError(f"accumulate must be at least 1, got {accumulate}")
+    check_count("accumulate", accumulate)
     while batches.epoch < n_epochs:
         epoch = batches.epoch
         for window in windows(batches, accumulate):
             number = optimizer.n_steps + 1
             mean, norm, n_targets = train_step(model, loss, window, optimizer, seed, max_norm, loss_scale)
             yield Step(number, epoch, mean, optimizer.schedule(number), norm, n_targets)
+
+
+def check_count(name, value):
+    """ValueError unless value is a whole number of at least 1."""
+    if not isinstance(value, Integral) or value < 1:
+        raise ValueError(f"{name} must be a whole number of at least 1, got {value}")
 
 
 def windows(batches, size):
@@ -98,7 +106,12 @@ def windows(batches, size):
 
 
 def predict(model, batches):
-    """The model's outputs for one pass over batches, each as a NumPy array: yields (batch, output)."""
+    """The model's outputs for one pass over batches, each as a NumPy array: yields (batch, output).
+
+    Batches are gone through from the start of their epoch, and their own place stays where it is.
+    """
+    if isinstance(batches, Batches):
+        batches = batches.afresh()
     for batch in batches:
         yield batch, to_host(model.forward(batch.ids, batch.mask))
 

@@ -1,5 +1,6 @@
 """Examples of unequal length, padded and put together in batches."""
 
+import copy
 import zlib
 from numbers import Number
 from typing import NamedTuple
@@ -121,6 +122,12 @@ class Batches:
             raise ValueError("the state is of other batches: other examples, batch sizes or another seed")
         self.epoch, self.position = state["epoch"], state["position"]
 
+    def afresh(self):
+        """These batches at the start of their epoch, apart from this loop, which stays where it is."""
+        copied = copy.copy(self)
+        copied.position = 0
+        return copied
+
     def _plan(self):
         """This epoch's batches, each an array of indices of examples."""
         if self._planned[0] != self.epoch:
@@ -163,7 +170,15 @@ class Batches:
 
     def _checksum(self, plan):
         sizes = [len(index) for index in plan]
-        return zlib.crc32(np.concatenate([sizes, self.lengths, *plan]).astype("<i8").tobytes())
+        return zlib.crc32(np.concatenate([sizes, self.lengths, *plan]).astype("<i8").tobytes(), self._content())
+
+    def _content(self):
+        """A checksum of the examples themselves."""
+        ids, labels = zip(*self.examples)
+        checksum = zlib.crc32(np.concatenate([np.asarray(row) for row in ids]).astype("<i8").tobytes())
+        if labels[0] is None:
+            return checksum
+        return zlib.crc32(np.concatenate([np.ravel(label) for label in labels]).astype("<f8").tobytes(), checksum)
 
 
 def _checked_lengths(examples):

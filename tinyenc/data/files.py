@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import threading
 import zlib
 from pathlib import Path
 
@@ -56,8 +57,8 @@ def write_atomically(path, data):
 
     They are written beside it, forced to disk and renamed into place.
     """
-    path = Path(path)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    path = Path(path).resolve()  # a link stays a link
+    beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         with open(beside, "wb") as file:
             file.write(data)

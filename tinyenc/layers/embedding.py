@@ -3,7 +3,7 @@
 import numpy as np
 
 from .. import init
-from ..backend import on_host
+from ..backend import as_array, on_host
 from ..layer import Layer, Parameter
 from ..ops import add_rows, scale
 from ..tape import NO_TAPE
@@ -27,6 +27,7 @@ class Embedding(Layer):
             self.weight.data[padding_idx] = 0
 
     def forward(self, ids, tape=NO_TAPE):
+        ids = as_array(ids)
         if on_host(ids):  # else the host would wait for the GPU; the encoder looks before it moves them there
             check_ids(ids, self.weight.shape[0])
         tape.push(self, ids)

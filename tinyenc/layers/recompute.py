@@ -21,7 +21,7 @@ class Recompute(Layer):
 
     def forward(self, *inputs, tape=NO_TAPE, **named):
         """What the layer's forward takes, the tape last or by name."""
-        if isinstance(inputs[-1], Tape):
+        if inputs and isinstance(inputs[-1], Tape):
             *inputs, tape = inputs
         replay = tape.replay()
         with tape.paused():

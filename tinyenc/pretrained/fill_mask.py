@@ -43,7 +43,7 @@ class FillMask:
         token = read_object(path).get("mask_token") if path.exists() else None
         token = token.get("content") if isinstance(token, dict) else token
         default = "<mask>" if "roberta" in model.config["model_type"] else SPECIALS["mask_token"]
-        return cls(model, load_tokenizer(folder, max_len), token or default)
+        return cls(model, load_tokenizer(folder, max_len), token if token and isinstance(token, str) else default)
 
     def __call__(self, text, top=5):
         """A list for each mask of the text, in their order: its `top` Guesses, the likeliest first.

@@ -50,7 +50,7 @@ def build_layer(config, d_model, eps, kind, positions):
     """One pre-LN layer. Dropout acts on the attention's weights and on what it returns, and inside the feed-forward."""
     dropout = config.probability("attention_dropout", 0.0)
     if kind == LOCAL:  # the config tells the width of both sides together
-        attend = SlidingWindow(config.index("local_attention", 128) // 2, dropout=dropout)
+        attend = SlidingWindow(config.size("local_attention", 128) // 2, dropout=dropout)
     else:
         attend = DotProduct(dropout)
     layer = EncoderLayer(d_model, config.size("num_attention_heads"), config.size("intermediate_size"), dropout,

@@ -45,7 +45,7 @@ def read_pooling(path):
     config = Config(read_object(path), path)
     asked = config.get("pooling_mode") or [mode for key, mode in OLD_KEYS.items() if config.flag(key, False)]
     asked = asked if isinstance(asked, list) else [asked]
-    if len(asked) != 1 or asked[0] not in POOLS:
+    if len(asked) != 1 or not isinstance(asked[0], str) or asked[0] not in POOLS:
         config.fail(f"pooling is {' and '.join(map(str, asked)) or 'none'}, not one of {', '.join(POOLS)}")
     config.require("include_prompt", True)
     return asked[0]

@@ -56,7 +56,7 @@ def _library():
     try:
         import tokenizers
     except ImportError:
-        raise ImportError(
+        raise RuntimeError(
             'a pretrained tokenizer needs the library tokenizers: pip install "tinyenc[pretrained]"'
         ) from None
     return tokenizers
