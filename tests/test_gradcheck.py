@@ -389,6 +389,9 @@ def test_a_forgotten_pop_is_blamed_on_the_layer_that_forgot_it():
     text = says(InARow(LayerNorm(4), NoPop()), X)
     assert text.startswith("NoPop pushed a record that nothing popped before LayerNorm.backward pops its own")
     assert "* layers.1: NoPop.backward leaves 1 on the tape" in text
+    layer, tape = InARow(LayerNorm(4), NoPop()), Tape()
+    with pytest.raises(RuntimeError, match="next is NoPop, not LayerNorm; nothing has popped what NoPop pushed"):
+        layer.backward(layer.forward(X, tape), tape)
 
 
 def test_a_pop_without_a_push_is_blamed_on_the_layer_that_pops():
@@ -676,3 +679,39 @@ def test_result_reads_as_a_sentence():
     text = str(check_gradients(Norm(4), X))
     assert text.startswith("2 gradients right: 28 derivatives, largest relative error ")
     assert text.endswith(", 0 on a kink")
+
+
+class Elementwise(Layer):
+    """y = f(x), with the derivative that it is given."""
+
+    def __init__(self, f, df):
+        self.f, self.df = f, df
+
+    def forward(self, x, tape=NO_TAPE):
+        tape.push(self, x)
+        return self.f(x)
+
+    def backward(self, dy, tape):
+        (x,) = tape.pop(self)
+        return dy * self.df(x)
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("sign", [1, -1], ids=["right", "wrong"])
+def test_layer_that_rounds_to_float32_inside_is_not_passed(sign, seed):
+    """Its steps look like kinks, at the point and beside it: nothing could be compared."""
+    layer = Elementwise(lambda x: np.tanh(x.astype(np.float32)).astype(x.dtype), lambda x: sign / np.cosh(x) ** 2)
+    x = np.random.default_rng(seed).standard_normal((8, 16))
+    with pytest.raises(GradientError):
+        check_gradients(layer, x)
+
+
+@pytest.mark.parametrize("f, df, x", [
+    (np.log, lambda x: 1 / x, [0.01, 1.0, 100.0]),
+    (lambda x: 1 / x, lambda x: -1 / x**2, [1e-3, 1.0, 100.0]),
+    (lambda x: 1 / x, lambda x: -1 / x**2, [1e-3, 1.0, 100.0, 1e4]),
+    (np.tanh, lambda x: 1 - np.tanh(x) ** 2, [0.3, 1e5, 1.0, -0.5]),
+], ids=["log", "inverse", "inverse-far", "tanh"])
+def test_numbers_of_very_different_size_in_one_array_are_right(f, df, x):
+    with np.errstate(invalid="ignore"):  # a step may leave the domain of log
+        assert check_gradients(Elementwise(f, df), np.array([x])).error <= 1e-7

@@ -6,7 +6,7 @@ import numpy as np
 
 from .probe import FAR, Probe, Slope, generator
 from .report import and_list
-from .structure import check_single_precision, check_structure
+from .structure import GradientError, check_single_precision, check_structure
 
 SMALL = 32  # arrays of up to so many numbers are checked number by number
 DIRECTIONS = 3  # larger ones along so many random directions
@@ -76,8 +76,17 @@ class Check:
             return False
         if any(row.kinks for row in rows):
             self.beside = self.beside or self.moved()
-            return all(row.right for row in self.beside.rows())
+            rows = self.beside.rows()
+            self.beside.check_smooth(rows)
+            return all(row.right for row in rows)
         return True
+
+    def check_smooth(self, rows):
+        """GradientError where an array has a kink wherever it is looked at: then nothing of it was compared."""
+        jumpy = [row.name for row in rows if row.kinks and row.kinks == len(self.slopes(row.name))]
+        if jumpy:
+            raise GradientError(f"{self.probe.name}.forward jumps wherever it is looked at, so that no derivative in "
+                                f"{and_list(jumpy)} can be measured: is something inside computed in float32?")
 
     def rows(self):
         """A Row for every float input and parameter."""
@@ -121,8 +130,12 @@ class Check:
         return found
 
     def moved(self):
-        """The same check with every input moved a little, to where there is no kink."""
-        return self.like(change=lambda x: x + 0.01 * generator(x.size).standard_normal(x.shape), small=self.small)
+        """The same check with every input and parameter moved a little, to where there is no kink."""
+        moved = self.like(change=lambda x: x + 0.01 * generator(x.size).standard_normal(x.shape), small=self.small)
+        for parameter in moved.probe.parameters.values():
+            size = float(parameter.data.std()) or 1.0
+            parameter.data += 0.01 * size * generator(parameter.data.size).standard_normal(parameter.shape)
+        return moved
 
     def like(self, change=None, given=None, layer=None, dropout=True, small=0):
         """A check of the same layer with something changed; along random directions only, where small is 0.

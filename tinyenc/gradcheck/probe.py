@@ -165,6 +165,13 @@ class Slope:
         return self.across(h, -h) / (2 * h)
 
     @cached_property
+    def own(self):
+        """Two-sided, with the step that suits the one number moved, where the others of its array are far larger."""
+        moved = abs(self.probe.array(self.name)[self.direction != 0])
+        h = min(self.h, math.cbrt(EPS) * float(moved[0])) if moved.size == 1 and moved[0] else self.h
+        return self.across(h, -h) / (2 * h)
+
+    @cached_property
     def kinked(self):
         """Whether the point lies on a kink: the one-sided differences disagree, however small the step."""
         gaps = [abs(self.across(h, 0) + self.across(-h, 0)) / h for h in (self.h, self.h / 8, self.h / 32)]
@@ -180,7 +187,7 @@ class Slope:
     def closest(self, analytic, enough):
         """The difference that agrees best with analytic; the first one where they agree well enough."""
         best = self.near
-        for estimate in ("far", "nearer"):
+        for estimate in ("far", "nearer", "own"):
             if abs(best - analytic) <= enough:
                 break
             best = min(best, getattr(self, estimate), key=lambda value: abs(value - analytic))
