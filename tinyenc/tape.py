@@ -34,8 +34,10 @@ class Tape:
         if owner is not layer:
             self._records.append((owner, saved))
             held = any(other is layer for other, _ in self._records)
-            raise RuntimeError(f"backward runs forward's calls in reverse: next is {type(owner).__name__}, "
-                               f"not {type(layer).__name__}" + ("" if held else ", which has nothing on this tape"))
+            top, asking = type(owner).__name__, type(layer).__name__
+            raise RuntimeError(f"backward runs forward's calls in reverse: next is {top}, not {asking}"
+                               + (f"; nothing has popped what {top} pushed" if held else
+                                  ", which has nothing on this tape"))
         return saved
 
     def next_seed(self):
