@@ -21,7 +21,8 @@ def check_gradients(layer, *inputs, mask=None, named=None, seed=None, tol=1e-7, 
     compared with two-sided differences for every input and parameter, number by number in small arrays and along
     random directions in large ones. Where the point is on a kink, as max(x, 0) at 0, there is no derivative: such
     places are counted, and everything is checked once more a little beside them. Layers whose forward and backward
-    are each right must be right, too, when they are used twice on one tape, and on inputs scattered in memory.
+    are each right must be right, too, when they are used twice on one tape, and on inputs scattered in memory, and
+    must turn float32 into float32. What has no effect on this forward is named in the result: its zero says little.
     """
     __tracebackhide__ = True  # pytest shows the message, not these lines
     check = checker(layer, *inputs, mask=mask, named=named, seed=seed, tol=tol, rng=rng)
