@@ -133,14 +133,17 @@ class TokenEmbedding(Layer):
 
     @property
     def vocab_size(self):
+        """How many tokens the table has."""
         return self.tokens.weight.shape[0]
 
     @property
     def d_model(self):
+        """The width of a vector."""
         return self.tokens.weight.shape[1]
 
     @property
     def max_len(self):
+        """The longest sequence that has positions."""
         return self.positions.max_len
 
 
@@ -242,10 +245,12 @@ class Encoder(Layer):
 
     @property
     def n_heads(self):
+        """The number of attention heads."""
         return next(part.n_heads for _, part in self.named_layers() if isinstance(part, MultiHeadAttention))
 
     @property
     def d_model(self):
+        """The width of the hidden states."""
         return self.embed.d_model
 
 

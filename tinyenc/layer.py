@@ -21,6 +21,7 @@ class Parameter:
 
     @property
     def grad(self):
+        """The gradient, of data's shape, float32 or wider."""
         if self._grad is None:
             dtype = wide(self.data.dtype)
             self._grad = (np.zeros(self.data.shape, dtype) if on_host(self.data)  # fresh pages: zero for free
