@@ -153,6 +153,7 @@ class Check:
 
 
 def unit_directions(array):
+    """A direction along each coordinate of an array."""
     for i in range(array.size):
         direction = np.zeros(array.size)
         direction[i] = 1

@@ -86,6 +86,7 @@ def blame_structure(check, error):
 
 
 def check_promises(probe):
+    """GradientError where a layer breaks what must hold before its numbers are compared."""
     check_structure(probe)
     check_single_precision(probe)
 

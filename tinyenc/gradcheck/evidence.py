@@ -166,6 +166,7 @@ def simpler_checks(check):
 
 
 def with_constant(check, name, value):
+    """The check of a copy of the layer, one parameter of which is `value` everywhere."""
     layer = copy.deepcopy(check.probe.layer)
     dict(layer.named_parameters())[name].data.fill(value)
     return check.like(layer=layer)

@@ -202,6 +202,7 @@ def argument_names(forward, args):
 
 
 def is_float(value):
+    """Whether value is an array that is differentiated."""
     return isinstance(value, np.ndarray) and value.dtype.kind == "f"
 
 

@@ -136,8 +136,10 @@ def row_multiples(a, b):
 
 
 def near(a, b):
+    """Whether a and b are the same but for the error of differences."""
     return abs(a - b) < CLOSE
 
 
 def times(factor):
+    """"c times ", and nothing for a factor of 1."""
     return "" if near(factor, 1) else f"{factor:.7g} times "

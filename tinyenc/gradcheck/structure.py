@@ -41,6 +41,7 @@ def check_structure(probe):
 
 
 def check_output(probe):
+    """GradientError unless forward returns one finite float64 array, the same in every run."""
     y = probe.y
     if not isinstance(y, (np.ndarray, np.floating)):
         raise GradientError(f"{probe.name}.forward returns a {type(y).__name__}, not one array")
@@ -58,6 +59,7 @@ def check_output(probe):
 
 
 def check_gradient_arrays(probe, gradients):
+    """GradientError unless there is a gradient for each float input and parameter, of its shape and dtype, and finite."""
     inputs = probe.differentiated
     if len(gradients) != len(inputs):
         raise GradientError(f"{probe.name}.backward returns {len(gradients)} gradients for {len(inputs)} float inputs"
@@ -104,6 +106,7 @@ def check_single_precision(probe):
 
 
 def check_finite(says, array):
+    """GradientError where an array holds infinity or NaN."""
     bad = np.argwhere(~np.isfinite(array))
     if len(bad):
         at = tuple(bad[0].tolist())
@@ -118,6 +121,7 @@ def snapshot(probe):
 
 
 def check_unchanged(probe, before, method):
+    """GradientError where a method changed what it was given: before holds each array and a copy."""
     for name, (array, copy) in before.items():
         if not np.array_equal(array, copy, equal_nan=is_float(array)):
             raise GradientError(f"{probe.name}.{method} changes {name} in place; it is the caller's"

@@ -41,6 +41,7 @@ def written(formula, given, kwargs):
 
 
 def is_array(x):
+    """Whether x is an array on the GPU."""
     return hasattr(x, "__cuda_array_interface__")
 
 
