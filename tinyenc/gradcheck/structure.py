@@ -59,7 +59,7 @@ def check_output(probe):
 
 
 def check_gradient_arrays(probe, gradients):
-    """GradientError unless there is a gradient for each float input and parameter, of its shape and dtype, and finite."""
+    """GradientError unless each float input and parameter has a gradient of its shape and dtype, and finite."""
     inputs = probe.differentiated
     if len(gradients) != len(inputs):
         raise GradientError(f"{probe.name}.backward returns {len(gradients)} gradients for {len(inputs)} float inputs"
