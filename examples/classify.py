@@ -4,12 +4,14 @@
     python examples/classify.py "a lovely, odd film"     what the trained model says of a sentence
 """
 
+import argparse
 import sys
 from pathlib import Path
 
 import numpy as np
 
 from tinyenc import NO_TAPE, Classifier, CrossEntropy, Embedding, Encoder, Layer, Parameter, checkpoint, init
+from tinyenc.backend import like
 from tinyenc.data import SPECIALS, Batches, Vocab, read_tsv
 from tinyenc.fit import fit
 from tinyenc.ops import sum_rows
@@ -36,6 +38,7 @@ class BagOfWords(Layer):
         self.bias = Parameter(init.zeros(n_classes))
 
     def forward(self, ids, mask, tape=NO_TAPE):
+        ids, mask = like(ids, self.bias.data), like(mask, self.bias.data)
         weights = self.words.forward(ids, tape) * mask[..., None]  # (B, T, classes)
         tape.push(self, mask)
         return weights.sum(axis=1) + self.bias.data
@@ -46,18 +49,18 @@ class BagOfWords(Layer):
         self.words.backward(dy[:, None] * mask[..., None], tape)
 
 
-def main():
+def main(device):
     SAVED.parent.mkdir(parents=True, exist_ok=True)
     checkpoint.check_place(SAVED)
     vocab, splits = load()
     train, valid, test = (Batches(split, BATCH_SIZE, seed=SEED) for split in splits)
     loss = CrossEntropy()
 
-    bag = BagOfWords(len(vocab), len(CLASSES))
+    bag = BagOfWords(len(vocab), len(CLASSES)).to(device)
     fit(bag, loss, train, AdamW(bag, BAG_RATE), BAG_EPOCHS, valid, seed=SEED)
 
     train = Batches(splits[0], BATCH_SIZE, seed=SEED)
-    model = build(len(vocab))
+    model = build(len(vocab)).to(device)
     print(f"{len(splits[0])} sentences, a vocabulary of {len(vocab)}, {model.n_parameters:,} parameters")
     rate = linear(RATE, WARMUP, EPOCHS * len(train))
     rows = fit(model, loss, train, AdamW(model, rate, weight_decay=0.05), EPOCHS, valid, seed=SEED)
@@ -94,8 +97,12 @@ def predict(sentence):
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sentence", nargs="*", help="what the trained model is asked about; without one, train")
+    parser.add_argument("--device", choices=("cpu", "gpu", "auto"), default="cpu")
+    options = parser.parse_args()
     try:
-        predict(" ".join(sys.argv[1:])) if len(sys.argv) > 1 else main()
+        predict(" ".join(options.sentence)) if options.sentence else main(options.device)
     except (ValueError, RuntimeError, OSError) as error:
         print(f"classify.py: {error}", file=sys.stderr)
         sys.exit(2)

@@ -9,12 +9,15 @@ table must be grown first, in each of the three ways.
 prints the accuracy of each kind of positions at each length, and draws the curves (with matplotlib).
 """
 
+import argparse
 import copy
+import sys
 
 import numpy as np
 from tqdm import tqdm
 
 from tinyenc import CrossEntropy, Encoder, Layer, Linear, SinusoidalPositions, Tape
+from tinyenc.backend import to_host
 from tinyenc.optim import AdamW
 from tinyenc.positions import ALiBi, LearnedPositions, NoPositions, Rotary, T5Buckets
 from tinyenc.schedules import linear
@@ -68,8 +71,8 @@ def make_batch(n, length, rng):
     return ids, near
 
 
-def trained(positions, name):
-    model, loss_fn, rng = Tagger(positions), CrossEntropy(), np.random.default_rng(1)
+def trained(positions, name, device):
+    model, loss_fn, rng = Tagger(positions).to(device), CrossEntropy(), np.random.default_rng(1)
     optimizer = AdamW(model, linear(RATE, STEPS // 10, STEPS))
     for _ in tqdm(range(STEPS), desc=name, unit="step", leave=False):
         ids, near = make_batch(BATCH, TRAINED, rng)
@@ -83,7 +86,7 @@ def trained(positions, name):
 
 def accuracy(model, length):
     ids, near = make_batch(TEST_TOKENS // length, length, np.random.default_rng(2))
-    return (model(ids).argmax(axis=-1) == near).mean()
+    return (to_host(model(ids)).argmax(axis=-1) == near).mean()
 
 
 def grown(model, grow, length):
@@ -94,11 +97,11 @@ def grown(model, grow, length):
     return model
 
 
-def main():
+def main(device):
     print(f"trained on {TRAINED} tokens; right at" + "".join(f"{length:7}" for length in TESTED))
     curves = {}
     for name, make in KINDS.items():
-        model = trained(make(), name)
+        model = trained(make(), name, device)
         if name == "learned":
             found = {way: [accuracy(grown(model, grow, n), n) for n in TESTED] for way, grow in GROWTH.items()}
         else:
@@ -133,4 +136,10 @@ def draw(curves):
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cpu", "gpu", "auto"), default="cpu")
+    try:
+        main(parser.parse_args().device)
+    except RuntimeError as error:
+        print(f"extrapolate.py: {error}", file=sys.stderr)
+        sys.exit(2)

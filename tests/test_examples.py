@@ -1,5 +1,6 @@
 """The examples as a person runs them: exit status, last line, errors without a traceback."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -64,3 +65,11 @@ def test_classify_without_a_trained_model_says_so(tmp_path):
     done = run("classify.py", "a lovely film", cwd=tmp_path)
     assert done.returncode == 2
     assert "runs/classify.safetensors: cannot be read" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(importlib.util.find_spec("cupy") is not None, reason="CuPy is installed, so a GPU may be there")
+@pytest.mark.parametrize("script", ["overfit_100.py", "classify.py", "extrapolate.py"])
+def test_gpu_that_is_not_there_is_one_line_and_status_2(script, tmp_path):
+    done = run(script, "--device", "gpu", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "CuPy" in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr

@@ -7,6 +7,7 @@ from operator import index
 from pathlib import Path
 
 from . import checkpoint
+from .backend import on_host
 from .train import check_count, evaluate, train
 
 
@@ -17,7 +18,7 @@ def fit(model, loss, batches, optimizer, n_epochs, valid=None, patience=None, se
     valid: batches to evaluate after each epoch; the weights of the epoch with the best accuracy (the lowest loss among
     equals) are the model's at the end. patience: stop after so many epochs without a better one.
     seed, max_norm, accumulate, loss_scale: as in `train`.
-    log: a file to which a JSON line is added for each step and each epoch.
+    log: a file to which a JSON line is added for each step and each epoch; on a GPU each waits for its loss.
     save_to: the file of a checkpoint, written every save_every steps and after each epoch. Where it exists, the run
     goes on from it and ends bit for bit as if it had never stopped.
     """
@@ -43,7 +44,8 @@ def fit(model, loss, batches, optimizer, n_epochs, valid=None, patience=None, se
             for step in train(model, loss, batches, optimizer, epoch, seed, max_norm, accumulate, loss_scale):
                 run.add(step)
                 write(file, step=step.number, epoch=epoch, loss=step.loss, lr=step.lr, norm=step.norm)
-                bar.set_postfix(loss=f"{run.mean_loss:.4f}", refresh=False)
+                if step.number % 10 == 0 and not bar.disable:  # reading the loss waits for a GPU
+                    bar.set_postfix(loss=f"{run.mean_loss:.4f}", refresh=False)
                 bar.update()
                 if step.number % save_every == 0 and batches.epoch < epoch:
                     run.save()
@@ -71,13 +73,14 @@ class Run:
         self.loss_sum, self.n_targets, self.skipped = 0.0, 0, 0
 
     def add(self, step):
-        self.loss_sum += float(step.loss) * step.n_targets
+        loss = float(step.loss) if on_host(step.loss) else step.loss
+        self.loss_sum = self.loss_sum + loss * step.n_targets
         self.n_targets += step.n_targets
         self.skipped += step.skipped
 
     @property
     def mean_loss(self):
-        return self.loss_sum / max(1, self.n_targets)
+        return float(self.loss_sum) / max(1, self.n_targets)
 
     def end_epoch(self, epoch, scores):
         """The row of an epoch, whose weights are kept where they are the best so far."""
@@ -95,7 +98,7 @@ class Run:
 
     def save(self):
         if self.path is not None:
-            info = {"rows": self.rows, "best_row": self.best_row, "loss_sum": self.loss_sum,
+            info = {"rows": self.rows, "best_row": self.best_row, "loss_sum": float(self.loss_sum),
                     "n_targets": self.n_targets, "skipped": self.skipped}
             checkpoint.save(self.path, self.model, self.optimizer, self.batches, self.seed, self.best, info,
                             self.loss_scale)
