@@ -216,7 +216,7 @@ def killed_run(path, delays):
 def test_run_killed_at_any_moment_ends_as_one_that_was_not(tmp_path):
     draw = random.Random(0)
     moments = int(os.environ.get("TINYENC_KILLS", "3"))
-    deaths, weights = killed_run(tmp_path / "killed", [draw.uniform(0, 0.25) for _ in range(moments)])
+    deaths, weights = killed_run(tmp_path / "killed", [draw.uniform(0, 0.03) for _ in range(moments)])
     _, expected = killed_run(tmp_path / "whole", [])
     assert deaths > 0
     np.testing.assert_equal(weights, expected)
