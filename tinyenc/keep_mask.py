@@ -35,12 +35,11 @@ class KeepMask:
 
 
 @rowwise
-def keep_scaled(x, kept, gain):
+def keep_scaled(x, kept, gain, out=None):
     """x * kept * gain, kept as numbers: NumPy is slow where it must convert while it multiplies."""
-    y = kept.astype(x.dtype)
-    y *= gain
-    y *= x
-    return y
+    factor = kept.astype(x.dtype)
+    factor *= gain
+    return np.multiply(x, factor, out=out)
 
 
 def draw(shape, p, seed):

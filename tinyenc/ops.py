@@ -30,15 +30,15 @@ def sum_rows_of_product(x, y):
 
 
 @rowwise
-def add(x, y):
+def add(x, y, out=None):
     """x + y."""
-    return x + y
+    return np.add(x, y, out=out)
 
 
 @rowwise
-def scale(x, factor):
+def scale(x, factor, out=None):
     """x * factor."""
-    return x * factor
+    return np.multiply(x, factor, out=out)
 
 
 def add_rows(table, index, x):
@@ -99,7 +99,7 @@ def row_mean(x, y=None):
     x = x.astype(wide(x.dtype), copy=False)
     if y is None:
         return (x @ np.full(n, 1 / n, x.dtype))[..., None]
-    return np.einsum("...i,...i->...", x, y)[..., None] / n
+    return np.vecdot(x, y)[..., None] / n
 
 
 @rowwise
@@ -111,28 +111,31 @@ def normalise(x, eps):
     centred = x - row_mean(x)
     centred -= row_mean(centred)
     rstd = 1 / np.sqrt(row_mean(centred, centred) + eps)
-    return (centred * rstd).astype(x.dtype, copy=False), rstd
+    centred *= rstd
+    return centred.astype(x.dtype, copy=False), rstd
 
 
 @rowwise
-def layer_norm(x, weight, bias, eps):
+def layer_norm(x, weight, bias, eps, out=None):
     """weight * normed + bias, and what normalise returns."""
     normed, rstd = normalise.formula(x, eps)
-    return normed * weight + bias, normed, rstd
+    y = np.multiply(normed, weight, out=out)
+    y += bias
+    return y, normed, rstd
 
 
 @rowwise
-def normalise_backward(dy, normed, rstd):
+def normalise_backward(dy, normed, rstd, out=None):
     """The means are what normalising takes out of x, and so out of its gradient."""
     dx = dy - row_mean(dy)
     dx -= normed * row_mean(dy, normed)
-    return (dx * rstd).astype(dy.dtype, copy=False)
+    return np.multiply(dx, rstd, out=out).astype(dy.dtype, copy=False)
 
 
 @rowwise
-def layer_norm_backward(dy, weight, normed, rstd):
+def layer_norm_backward(dy, weight, normed, rstd, out=None):
     """dx. What weight and bias get are sums over rows: of dy * normed and of dy."""
-    return normalise_backward.formula(dy * weight, normed, rstd)
+    return normalise_backward.formula(dy * weight, normed, rstd, out)
 
 
 @rowwise
@@ -154,15 +157,15 @@ def rms_normalise_backward(dy, normed, rrms):
 
 
 @rowwise
-def relu(x):
+def relu(x, out=None):
     """max(x, 0)."""
-    return np.maximum(x, 0)
+    return np.maximum(x, 0, out=out)
 
 
 @rowwise
-def relu_backward(dy, y):
+def relu_backward(dy, y, out=None):
     """dy where y > 0; the derivative at 0 is 0."""
-    return dy * (y > 0)
+    return np.multiply(dy, y > 0, out=out)
 
 
 # In float64, Phi(-a) = exp(-a^2 / 2) s q(2 s - 1) for a >= 0, with s = 4 / (a + 4) and q this polynomial, lowest power
@@ -211,10 +214,10 @@ def polynomial(coefficients, x):
 
 
 @rowwise
-def gelu(x, with_slope=False):
+def gelu(x, with_slope=False, out=None):
     """x Phi(x) (Hendrycks & Gimpel 2016); with its slope Phi(x) + x phi(x), phi the normal density."""
     cdf = normal_cdf.formula(x)
-    y = (x * cdf).astype(x.dtype, copy=False)
+    y = np.multiply(x, cdf, out=out).astype(x.dtype, copy=False)
     if not with_slope:
         return y
     x = x.astype(cdf.dtype, copy=False)

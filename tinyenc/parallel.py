@@ -13,6 +13,7 @@ order for other numbers of rows, so here the last bits depend on the number of t
 import contextvars
 import ctypes
 import functools
+import inspect
 import itertools
 import os
 import threading
@@ -23,7 +24,7 @@ import numpy as np
 from .backend import on_host
 from .blas import one_thread
 
-BLOCK_BYTES = 256 * 1024  # a block and its few temporaries fit in one core's L2 cache
+BLOCK_BYTES = 512 * 1024  # fits in one core's L2 cache; smaller ones wait more often for the interpreter lock
 
 _here = threading.local()  # .busy is True inside a task: a task that calls `run_each` runs it alone
 
@@ -98,7 +99,7 @@ def share_rows(task, matrix, least=128):
     the matrix is CuPy's, all rows are one share.
     """
     n = len(matrix)
-    many = isinstance(matrix, np.ndarray) and one_thread.possible
+    many = isinstance(matrix, np.ndarray) and one_thread.possible and not getattr(_here, "busy", False)
     size = max(1, -(-n // max(1, min(_threads, n // least)))) if many else max(1, n)
     run_each(lambda start: task(slice(start, start + size)), range(0, n, size))
 
@@ -109,8 +110,10 @@ def rowwise(formula):
     The first argument says what the rows are: arrays with the same leading shape are cut with it, everything
     else (weights, scalars, keyword arguments) is passed whole. The formula returns one array or a tuple of
     them, each with the same rows. It must treat rows independently, and may be called with any number of them.
+    A formula with an argument `out` may write its first result there, which saves copying it.
     On CuPy's arrays it runs as one kernel.
     """
+    takes_out = "out" in inspect.signature(formula).parameters
 
     @functools.wraps(formula)
     def run(*args, **kwargs):
@@ -125,17 +128,20 @@ def rowwise(formula):
         cut = [isinstance(a, np.ndarray) and a.ndim == first.ndim and a.shape[:-1] == lead for a in args]
         args = [a.reshape(n_rows, a.shape[-1]) if c else a for a, c in zip(args, cut)]
 
-        def block(start, stop):
-            results = formula(*[a[start:stop] if c else a for a, c in zip(args, cut)], **kwargs)
+        def block(some, **out):
+            results = formula(*[a[some] if c else a for a, c in zip(args, cut)], **kwargs, **out)
             return results if isinstance(results, tuple) else (results,)
 
-        likes = block(0, 1)  # one row tells the shapes and dtypes
+        likes = block(slice(0, 1))  # one row tells the shapes and dtypes
         outs = [np.empty((n_rows, *like.shape[1:]), like.dtype) for like in likes]
         step = max(1, BLOCK_BYTES // (first.shape[-1] * first.itemsize))
 
         def task(start):
-            for out, result in zip(outs, block(start, start + step)):
-                out[start:start + step] = result
+            some = slice(start, start + step)
+            places = [out[some] for out in outs]
+            for place, result in zip(places, block(some, out=places[0]) if takes_out else block(some)):
+                if result is not place:
+                    place[...] = result
 
         run_each(task, range(0, n_rows, step))
         outs = tuple(out.reshape(*lead, *out.shape[1:]) for out in outs)
