@@ -10,7 +10,7 @@ from tinyenc import MultiHeadAttention, Tape, causal_mask, window_mask
 from tinyenc.attention import CausalLinearAttention, DotProduct, LinearAttention, SlidingWindow, Tiled
 from tinyenc.attention.per_sequence import PerSequence
 from tinyenc.distance import RelativeBias, by_distance
-from tinyenc.keep_mask import BlockKeepMask, draw
+from tinyenc.keep_mask import KeepBlocks, KeepScores
 from tinyenc.positions import ALiBi, Rotary, T5Buckets
 
 B, H, T, K = 2, 3, 23, 4
@@ -104,8 +104,8 @@ def test_half_precision_comes_back_near_the_float64_result(core):
 
 
 def test_blocks_of_a_dropout_mask_are_those_of_the_whole():
-    whole = draw((2, 3, 11, 13), 0.3, 2**63)
-    blocks = BlockKeepMask(0.3, 2**63, whole.shape)
+    whole = KeepScores(0.3, 2**63, np.empty((2, 3, 11, 13))).kept
+    blocks = KeepBlocks(0.3, 2**63, whole.shape)
     for queries in slice(0, 11), slice(3, 4), slice(2, 9):
         for keys in slice(0, 13), slice(5, 12), slice(12, 13):
             assert np.array_equal(blocks.block(queries, keys), whole[:, :, queries, keys])

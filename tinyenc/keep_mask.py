@@ -34,6 +34,15 @@ class KeepMask:
         return () if self.kept is None else (self.kept,)
 
 
+class KeepScores(KeepMask):
+    """The KeepMask of scores (B, H, T, S): on the CPU, kept lies in memory as they do, (S, B, H, T)."""
+
+    def __init__(self, p, seed, scores):
+        super().__init__(p, seed, np.moveaxis(scores, -1, 0))
+        if self.kept is not None:
+            self.kept = np.moveaxis(self.kept, 0, -1)
+
+
 @rowwise
 def keep_scaled(x, kept, gain, out=None):
     """x * kept * gain, kept as numbers: NumPy is slow where it must convert while it multiplies."""
@@ -61,8 +70,8 @@ def draw_runs(kept, starts, p, seed):
         np.greater_equal(words.view(np.uint16)[skip:skip + row.size], threshold, out=row)
 
 
-class BlockKeepMask:
-    """The KeepMask of an array (B, H, T, S) that is never there as a whole, drawn block by block."""
+class KeepBlocks:
+    """The KeepScores of scores (B, H, T, S) that are never there as a whole, drawn block by block."""
 
     def __init__(self, p, seed, shape):
         self.p = p
@@ -71,12 +80,11 @@ class BlockKeepMask:
 
     def block(self, queries, keys):
         """(B, H, t, s): which entries of a block, given by two slices, are kept."""
-        b, h, t, s = self.shape
+        b, h, t, _ = self.shape
         n_queries, n_keys = queries.stop - queries.start, keys.stop - keys.start
-        kept = np.empty((b, h, n_queries, n_keys), bool)
-        starts = np.arange(b * h)[:, None] * t + np.arange(queries.start, queries.stop)
-        starts = starts.ravel() * s + keys.start
-        if n_keys == s:  # the rows of a head follow one another: one run
-            starts = starts[::n_queries]
+        kept = np.empty((n_keys, b, h, n_queries), bool)
+        starts = np.arange(keys.start * b * h, keys.stop * b * h) * t + queries.start
+        if n_queries == t:  # one run follows the other
+            starts = starts[:1]
         draw_runs(kept.reshape(starts.size, -1), starts.tolist(), self.p, self.seed)
-        return kept
+        return kept.transpose(1, 2, 3, 0)

@@ -263,7 +263,20 @@ def silu(x, with_slope=False):
     return (x * s, s * (1 + x * (1 - s))) if with_slope else x * s
 
 
-# Softmax
+# Scores and softmax
+
+
+def dot_products(x, y):
+    """x y^T, the product of each row of x (B, H, T, K) with each of y (B, H, S, K): (B, H, T, S), half precision in
+    float32.
+
+    On the CPU it lies in memory as (S, B, H, T), so that sums over S go along rows as long as all the rest.
+    """
+    if not on_host(x):
+        return product(x, y.mT)
+    *lead, s, _ = y.shape
+    scores = np.empty((s, *lead, x.shape[-2]), wide(np.result_type(x, y)))
+    return product(x, y.mT, out=np.moveaxis(scores, 0, -1))
 
 
 def masked_softmax(scores, mask=None, drop=None):
@@ -296,7 +309,8 @@ def softmax(scores, mask=None):
         scores = np.where(mask, scores, -math.inf)
     top = scores.max(axis=-1, keepdims=True, initial=-math.inf)
     top = np.where(top == -math.inf, 0, top)  # a row with nothing kept: exp(-inf - 0) is the zero wanted
-    weights = np.exp(scores - top)
+    weights = scores - top
+    np.exp(weights, out=weights)
     total = weights.sum(axis=-1, keepdims=True)
     weights /= np.where(total == 0, 1, total)
     return weights

@@ -121,7 +121,7 @@ def rowwise(formula):
         if not on_host(first):
             from .kernels.fuse import fused
             return fused(formula, args, kwargs)
-        if not isinstance(first, np.ndarray) or first.nbytes <= BLOCK_BYTES or first.ndim < 2:
+        if first.nbytes <= BLOCK_BYTES or first.ndim < 2 or not first.flags.c_contiguous:
             return formula(*args, **kwargs)
         lead = first.shape[:-1]
         n_rows = first.size // first.shape[-1]

@@ -2,9 +2,10 @@
 
 import math
 
+from ..keep_mask import KeepScores
 from ..layer import Layer
 from ..layers.dropout import Dropout
-from ..ops import masked_softmax, masked_softmax_backward, product
+from ..ops import dot_products, masked_softmax, masked_softmax_backward, product
 from ..tape import NO_TAPE
 
 
@@ -20,10 +21,10 @@ class DotProduct(Layer):
 
     def forward(self, q, k, v, mask=None, bias=None, tape=NO_TAPE):
         q = q / math.sqrt(q.shape[-1])  # scaled before the product, which could overflow half precision
-        scores = product(q, k.mT)  # (B, H, T, S)
+        scores = dot_products(q, k)  # (B, H, T, S)
         if bias is not None:
             scores = scores + bias.values
-        drop = self.dropout.draw(scores, tape)
+        drop = self.dropout.draw(scores, tape, KeepScores)
         weights, dropped = masked_softmax(scores, mask, drop)
         tape.push(self, q, k, v, bias, weights.astype(q.dtype, copy=False), drop)
         return product(dropped, v).astype(q.dtype, copy=False)
@@ -32,7 +33,7 @@ class DotProduct(Layer):
         q, k, v, bias, weights, drop = tape.pop(self)
         dropped = drop.apply(weights) if drop else weights
         dv = product(dropped.mT, dy)
-        dscores = masked_softmax_backward(product(dy, v.mT), weights, drop)
+        dscores = masked_softmax_backward(dot_products(dy, v), weights, drop)
         if bias is not None and bias.learnt:
             bias.add_grad(dscores)
         dq = product(dscores, k) / math.sqrt(q.shape[-1])

@@ -6,9 +6,10 @@ import numpy as np
 
 from ..backend import array_module, like, wide
 from ..distance import by_distance, distances
-from ..keep_mask import BlockKeepMask
+from ..keep_mask import KeepBlocks
 from ..layer import Layer
 from ..layers.dropout import Dropout
+from ..ops import dot_products
 from ..tape import NO_TAPE
 
 
@@ -71,10 +72,10 @@ class Tiled(Layer):
             for keys, scores, kept in tiles.along(queries, spans, q1[:, :, queries], k1):
                 weights = np.exp(scores, out=scores)
                 if kept is None:
-                    dscores = dy1 @ v1[:, :, keys].mT
+                    dscores = dot_products(dy1, v1[:, :, keys])
                     dscores *= weights
                 else:
-                    dscores = dy_rows @ tiles.v[:, :, keys].mT
+                    dscores = dot_products(dy_rows, tiles.v[:, :, keys])
                     dscores *= kept
                     dscores -= mean
                     dscores *= weights
@@ -145,7 +146,7 @@ class Tiles:
         self.mask = mask
         self.bias = bias
         p = core.dropout.p
-        self.drop = None if seed is None else BlockKeepMask(p, seed, (*q.shape[:3], k.shape[2]))
+        self.drop = None if seed is None else KeepBlocks(p, seed, (*q.shape[:3], k.shape[2]))
         self.gain = 1.0 if seed is None else 1 / (1 - p)
 
     def along(self, queries, spans, q, k):
@@ -159,7 +160,7 @@ class Tiles:
                 keep = self.keep(queries, keys)
                 if keep is not None and not keep.any():
                     continue
-                scores = q @ k[:, :, keys].mT
+                scores = dot_products(q, k[:, :, keys])
                 if self.bias is not None:
                     scores += self.bias.values[:, queries, keys]
                 if keep is not None and not keep.all():

@@ -25,7 +25,7 @@ class Dropout(Layer):
         (mask,) = tape.pop(self)
         return mask.apply(dy) if mask else dy
 
-    def draw(self, x, tape):
-        """A fresh KeepMask for an array like x, or None where nothing is dropped."""
+    def draw(self, x, tape, kind=KeepMask):
+        """A fresh mask for an array like x, or None where nothing is dropped."""
         seed = tape.next_seed() if self.p else None
-        return None if seed is None else KeepMask(self.p, seed, x)
+        return None if seed is None else kind(self.p, seed, x)
