@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from .attention.layout import Dense, Packing, Padded
+from .attention.layout import Dense, Packing, Padded, even_parts
 from .attention.masks import as_mask, check_mask, real_tokens
 from .attention.multi_head import MultiHeadAttention
 from .backend import as_array, like, on_host
@@ -14,6 +14,7 @@ from .layers.dropout import Dropout
 from .layers.embedding import Embedding, check_ids
 from .layers.feed_forward import FeedForward
 from .layers.norm import LayerNorm
+from .parallel import run_each
 from .positions import SinusoidalPositions, check_length
 from .tape import NO_TAPE
 
@@ -157,7 +158,8 @@ class Encoder(Layer):
     padding_idx: the id whose row of the table stays without gradient; None for none.
 
     With a padding mask the batch is packed, so that time and memory follow the real tokens. The hidden states at
-    padding are zeros, and a gradient that arrives there is dropped.
+    padding are zeros, and a gradient that arrives there is dropped. In inference on the CPU, with a tape that keeps
+    nothing, a batch goes through the layers in a few parts, on all threads.
     """
 
     def __init__(self, vocab_size, d_model=512, n_heads=8, d_ff=2048, n_layers=6, max_len=5000, dropout=0.1,
@@ -190,7 +192,21 @@ class Encoder(Layer):
         types: (B, T), which text of a pair each token is of, for embeddings with a table of types (BERT's).
         """
         ids, layout = self.front_door(ids, mask)
-        types = types if types is None else layout.pack(self.check_types(types, ids))
+        types = types if types is None else self.check_types(types, ids)
+        parts = [] if tape.keep or tape.training or not on_host(ids) else even_parts(layout.lengths)
+        if len(parts) < 2:
+            return self.run(ids, types, layout, tape)
+        states = np.empty((*ids.shape, self.d_model), self.embed.tokens.weight.data.dtype)
+
+        def task(some):
+            states[some] = self.run(ids[some], types if types is None else types[some], layout.part(some), tape)
+
+        run_each(task, parts)
+        return states
+
+    def run(self, ids, types, layout, tape):
+        """The states of a batch that was checked."""
+        types = types if types is None else layout.pack(types)
         x = self.embed.forward(layout.pack(ids), layout.positions, tape, types)
         for layer in self.layers:
             x = layer.forward(x, layout.mask, tape)

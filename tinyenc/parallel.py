@@ -57,6 +57,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=lambda: set_num_threads(_threads))  # threads do not live on in a forked process
 
 
+def free_threads():
+    """How many threads `run_each` would use here: one, inside a task."""
+    return 1 if getattr(_here, "busy", False) else _threads
+
+
 def run_each(task, items):
     """Call task(item) for every item, on all cores; returns when all are done. The first error is raised.
 
@@ -64,8 +69,8 @@ def run_each(task, items):
     """
     items = list(items)
     pool = _pool  # another thread may set another number meanwhile
-    workers = min(_threads, len(items)) if pool else 1
-    if workers <= 1 or getattr(_here, "busy", False):
+    workers = min(free_threads(), len(items)) if pool else 1
+    if workers <= 1:
         for item in items:
             task(item)
         return
@@ -99,8 +104,8 @@ def share_rows(task, matrix, least=128):
     the matrix is CuPy's, all rows are one share.
     """
     n = len(matrix)
-    many = isinstance(matrix, np.ndarray) and one_thread.possible and not getattr(_here, "busy", False)
-    size = max(1, -(-n // max(1, min(_threads, n // least)))) if many else max(1, n)
+    shares = min(free_threads(), n // least) if on_host(matrix) and one_thread.possible else 1
+    size = max(1, -(-n // max(1, shares)))
     run_each(lambda start: task(slice(start, start + size)), range(0, n, size))
 
 

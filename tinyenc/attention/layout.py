@@ -8,14 +8,23 @@ import itertools
 import numpy as np
 
 from ..backend import array_module
+from ..parallel import free_threads
+
+PART = 1024  # tokens whose activations stay in cache
 
 
 class Dense:
     """A batch as it came, (B, T, D), with an attention mask or None."""
 
     def __init__(self, shape, mask):
+        self.lengths = np.full(*shape)
         self.positions = np.arange(shape[1])
         self.mask = mask
+
+    def part(self, some):
+        """The layout of some sequences, an array of their places in the batch."""
+        mask = self.mask
+        return Dense((len(some), len(self.positions)), mask if mask is None or mask.shape[0] == 1 else mask[some])
 
     def pack(self, x):
         return x
@@ -48,8 +57,8 @@ class Packing:
     """
 
     def __init__(self, tokens):
-        self.shape = tokens.shape
-        lengths = tokens.sum(axis=1)
+        self.tokens = tokens
+        self.lengths = lengths = tokens.sum(axis=1)
         order = np.argsort(-lengths, kind="stable")
         places = np.arange(tokens.size).reshape(tokens.shape)
         self.index = np.concatenate([places[b][tokens[b]] for b in order])  # where in (B * T,) each packed token was
@@ -61,6 +70,10 @@ class Packing:
             if length:
                 self.runs.append((start, count, length))
             start += count * length
+
+    def part(self, some):
+        """The layout of some sequences, an array of their places in the batch."""
+        return Packing(self.tokens[some])
 
     @property
     def mask(self):
@@ -77,6 +90,17 @@ class Packing:
 
     def unpack(self, x):
         """(N, ...) -> (B, T, ...), zeros at padding. Adjoint to pack."""
-        y = array_module(x).zeros((self.shape[0] * self.shape[1], *x.shape[1:]), x.dtype)
+        y = array_module(x).zeros((self.tokens.size, *x.shape[1:]), x.dtype)
         y[self.index] = x
-        return y.reshape(*self.shape, *x.shape[1:])
+        return y.reshape(*self.tokens.shape, *x.shape[1:])
+
+
+def even_parts(lengths):
+    """The places of sequences of such lengths in parts of about PART tokens, as many parts for each thread; none where
+    their sizes would differ much."""
+    n_tokens, threads = int(lengths.sum()), free_threads()
+    n = threads * max(1, n_tokens // (threads * PART))
+    order = np.argsort(-lengths, kind="stable")
+    parts = [order[i::n] for i in range(n)]
+    even = max(lengths[part].sum() for part in parts) <= 1.2 * n_tokens / n
+    return parts if even else []
