@@ -8,7 +8,7 @@ import pytest
 from support import random
 
 from tinyenc import blas, ops
-from tinyenc.blas import OneThread, one_thread
+from tinyenc.blas import OneThread, gemm_add, one_thread
 from tinyenc.parallel import get_num_threads, set_num_threads, share_rows
 
 TELLING = pytest.mark.skipif(not one_thread.possible, reason="this NumPy's BLAS takes no orders (it is not OpenBLAS)")
@@ -79,11 +79,9 @@ def test_overlapping_users_leave_blas_as_the_first_found_it(threads_of_blas):
 
 
 def test_another_blas_is_left_alone(monkeypatch):
-    class Library:
-        def __getitem__(self, name):
-            raise AttributeError(name)  # as ctypes says that there is no such function
-
-    monkeypatch.setattr(blas.ctypes, "CDLL", lambda path: Library())
+    monkeypatch.setattr(blas.ctypes, "CDLL", lambda path: object())  # without the functions of OpenBLAS
+    assert blas._openblas() == (None, "", "")
+    monkeypatch.setattr(blas, "LIBRARY", None)
     guard = OneThread()
     assert not guard.possible
     with guard:
@@ -159,3 +157,48 @@ def test_c_library_is_asked_to_keep_freed_memory_unless_the_environment_says_no(
     out = subprocess.run([sys.executable, "-c", code], env=kept | asked, capture_output=True, text=True, check=True,
                          cwd=os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     assert out.stdout.strip() == str(told)
+
+
+def test_product_is_added_for_all_layouts_that_blas_takes():
+    rng = np.random.default_rng(0)
+    for i in range(300):
+        m, k, n = rng.integers(1, 9, 3)
+        dtype = (np.float32, np.float64)[i % 2]
+        a, b, out = (laid_out(rng, shape, dtype) for shape in ((m, k), (k, n), (m, n)))
+        expected = out + a.astype(np.float64) @ b
+        taken = gemm_add(out, a, b)
+        assert taken or not (one_thread.possible and all(x.flags.c_contiguous for x in (a, b, out)))
+        if not taken:
+            out += a @ b
+        np.testing.assert_allclose(out, expected, rtol=1e-4 if dtype == np.float32 else 1e-12, atol=1e-5)
+
+
+def laid_out(rng, shape, dtype):
+    """A random matrix: in one piece, transposed, a part of a larger one, every second entry of one, or backwards."""
+    m, n = shape
+    large = rng.standard_normal((20, 20)).astype(dtype)
+    return (large[:m, :n].copy(), large[:n, :m].copy().T, large[1:m + 1, 1:n + 1], large[1:n + 1, 1:m + 1].T,
+            large[:m, :2 * n:2], large[:2 * m:2, :n], large[m - 1::-1, :n])[rng.integers(7)]
+
+
+@TELLING
+def test_product_is_added_where_blas_is_asked():
+    a, b, out = (np.ones(shape, np.float32) for shape in ((5, 3), (3, 4), (5, 4)))
+    assert gemm_add(out, a, b) and (out == 4).all()
+    assert gemm_add(out[1:3], a[1:3], b) and (out[1:3] == 7).all() and (out[[0, 3, 4]] == 4).all()
+    assert gemm_add(out, np.ones((3, 5), np.float32).T, b[::-1].copy())
+
+
+def test_what_blas_does_not_take_is_left_alone():
+    a, b, out = (np.ones(shape, np.float32) for shape in ((5, 3), (3, 4), (5, 4)))
+    read_only = out.copy()
+    read_only.flags.writeable = False
+    raw = np.zeros(5 * 4 * 4 + 1, np.uint8)[1:].view(np.float32).reshape(5, 4)
+    for refused in [(out.astype(np.float16), a, b), (out, a.astype(np.float64), b), (out.T.copy().T, a, b),
+                    (out, a, np.ones((3, 8), np.float32)[:, ::2]), (read_only, a, b), (out[:0], a[:0], b),
+                    (out, a[:, :0], b[:0]), (out, a, b[::-1]), (out, np.broadcast_to(a[:1], a.shape), b), (raw, a, b),
+                    (out, a[1:], b), (out, a, b[:2]), (out, a, b[:, 1:]), (out[None], a, b), (out, a[0], b)]:
+        before = refused[0].copy()
+        assert not gemm_add(*refused)
+        assert np.array_equal(refused[0], before)
+    assert (out == 1).all()

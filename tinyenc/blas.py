@@ -1,10 +1,26 @@
-"""The library behind NumPy's matrix products, told how many threads to use."""
+"""What OpenBLAS, the library behind NumPy's matrix products, can do and NumPy does not ask for."""
 
 import ctypes
 import os
 import threading
 
 import numpy as np
+
+
+def _openblas():
+    """(library, prefix, suffix of its names), or (None, "", "") where NumPy is linked to another BLAS."""
+    try:
+        linked = ctypes.CDLL(np._core._multiarray_umath.__file__)  # finds what this extension is linked to
+    except (AttributeError, OSError):
+        return None, "", ""
+    for prefix in "scipy_", "":  # NumPy's wheels rename the functions
+        for suffix in "64_", "":
+            if hasattr(linked, f"{prefix}openblas_get_num_threads{suffix}"):
+                return linked, prefix, suffix
+    return None, "", ""
+
+
+LIBRARY, PREFIX, SUFFIX = _openblas()
 
 
 class OneThread:
@@ -15,8 +31,10 @@ class OneThread:
     """
 
     def __init__(self):
-        self._get, self._set = _thread_calls()
-        self.possible = self._set is not None
+        self.possible = LIBRARY is not None
+        if self.possible:
+            self._get = LIBRARY[f"{PREFIX}openblas_get_num_threads{SUFFIX}"]
+            self._set = LIBRARY[f"{PREFIX}openblas_set_num_threads{SUFFIX}"]
         self.forget()
 
     def forget(self):
@@ -38,21 +56,51 @@ class OneThread:
                 self._set(self._before)
 
 
-def _thread_calls():
-    """OpenBLAS's functions that read and set the number of threads, or (None, None)."""
-    try:
-        linked = ctypes.CDLL(np._core._multiarray_umath.__file__)  # finds what this extension is linked to
-    except (AttributeError, OSError):
-        return None, None
-    for prefix in "scipy_", "":  # NumPy's wheels rename the functions
-        for suffix in "64_", "":
-            try:
-                return tuple(linked[f"{prefix}openblas_{verb}_num_threads{suffix}"] for verb in ("get", "set"))
-            except AttributeError:
-                continue
-    return None, None
-
-
 one_thread = OneThread()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=one_thread.forget)
+
+ROW_MAJOR, PLAIN, TRANSPOSED = 101, 111, 112  # what CBLAS calls them
+
+
+def _gemm(name, number):
+    """cblas_sgemm or cblas_dgemm: out = alpha a b + beta out."""
+    gemm = LIBRARY[f"{PREFIX}{name}{SUFFIX}"]
+    size = ctypes.c_int64 if SUFFIX else ctypes.c_int
+    matrix = [ctypes.c_void_p, size]
+    gemm.argtypes = [ctypes.c_int] * 3 + [size] * 3 + [number, *matrix, *matrix, number, *matrix]
+    gemm.restype = None
+    return gemm
+
+
+GEMM = {np.dtype(np.float32): _gemm("cblas_sgemm", ctypes.c_float),
+        np.dtype(np.float64): _gemm("cblas_dgemm", ctypes.c_double)} if LIBRARY else {}
+
+
+def gemm_add(out, a, b):
+    """out += a @ b, in one pass over out; False, and nothing is done, for what BLAS does not take.
+
+    It takes matrices of one dtype, float32 or float64, out row by row, a and b row by row or column by column.
+    """
+    gemm = GEMM.get(out.dtype)
+    if gemm is None or not all(isinstance(x, np.ndarray) and x.dtype == out.dtype and x.ndim == 2 for x in (out, a, b)):
+        return False
+    (m, k), n = a.shape, b.shape[1]
+    layouts = [_layout(x) for x in (a, b, out)]
+    fit = b.shape[0] == k and out.shape == (m, n) and 0 not in (m, n, k)
+    if not fit or None in layouts or layouts[2][0] != PLAIN or not out.flags.writeable:
+        return False
+    (a_order, a_step), (b_order, b_step), (_, step) = layouts
+    gemm(ROW_MAJOR, a_order, b_order, m, n, k, 1.0, a.ctypes.data, a_step, b.ctypes.data, b_step, 1.0, out.ctypes.data,
+         step)
+    return True
+
+
+def _layout(x):
+    """(PLAIN or TRANSPOSED, elements from one row to the next, or one column), or None where it is neither."""
+    if x.flags.aligned:
+        for order, y in (PLAIN, x), (TRANSPOSED, x.T):
+            (n, width), (step, one) = y.shape, y.strides
+            if (one == x.itemsize or width == 1) and (n == 1 or step >= width * x.itemsize and step % x.itemsize == 0):
+                return order, step // x.itemsize if n > 1 else width
+    return None

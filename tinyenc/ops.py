@@ -9,6 +9,7 @@ import math
 import numpy as np
 
 from .backend import array_module, on_host, wide
+from .blas import gemm_add
 from .parallel import row_sums, rowwise, share_rows
 
 
@@ -61,15 +62,23 @@ def product(a, b, out=None):
     return np.matmul(a, b, out=out, dtype=wide(np.result_type(a, b)), casting="same_kind")
 
 
+def add_product(out, a, b):
+    """out += a @ b, multiplied as in `product`."""
+    if not gemm_add(out, a, b):
+        out += product(a, b)
+
+
 def matmul(x, weight, bias=None):
     """x @ weight, + bias where there is one, for x of any leading shape: one matrix product, rows shared by threads."""
     x_rows = rows(x)
     y = array_module(x).empty((len(x_rows), weight.shape[1]), np.result_type(x, weight))
 
     def share(some):
-        product(x_rows[some], weight, out=y[some])
-        if bias is not None:
-            y[some] += bias
+        if bias is None:
+            product(x_rows[some], weight, out=y[some])
+        else:
+            y[some] = bias
+            add_product(y[some], x_rows[some], weight)
 
     share_rows(share, x_rows)
     return y.reshape(*x.shape[:-1], weight.shape[1])
@@ -80,7 +89,7 @@ def add_weight_gradient(dweight, x, dy):
     x_columns = rows(x).T
 
     def share(some):
-        dweight[some] += product(x_columns[some], rows(dy))
+        add_product(dweight[some], x_columns[some], rows(dy))
 
     share_rows(share, x_columns)
 
@@ -157,15 +166,15 @@ def rms_normalise_backward(dy, normed, rrms):
 
 
 @rowwise
-def relu(x, out=None):
+def relu(x):
     """max(x, 0)."""
-    return np.maximum(x, 0, out=out)
+    return np.maximum(x, 0)
 
 
 @rowwise
-def relu_backward(dy, y, out=None):
+def relu_backward(dy, y):
     """dy where y > 0; the derivative at 0 is 0."""
-    return np.multiply(dy, y > 0, out=out)
+    return dy * (y > 0)
 
 
 # In float64, Phi(-a) = exp(-a^2 / 2) s q(2 s - 1) for a >= 0, with s = 4 / (a + 4) and q this polynomial, lowest power
