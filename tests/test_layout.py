@@ -29,16 +29,16 @@ def test_packing_holds_as_many_tokens_as_are_real_and_keeps_each_sequence_togeth
     packing = Packing(RAGGED)
     places = packing.pack(np.arange(24).reshape(6, 4))
     assert places.shape == (RAGGED.sum(),)
-    assert sum(count * length for _, count, length in packing.runs) == RAGGED.sum()
-    for start, count, length in packing.runs:
-        for i in range(count):
-            rows = places[start + i * length:start + (i + 1) * length] // 4
-            assert len(set(rows)) == 1 and RAGGED[rows[0]].sum() == length
+    assert sum(packing.longest_first) == RAGGED.sum()
+    start = 0
+    for length in packing.longest_first:
+        rows = places[start:start + length] // 4
+        assert len(set(rows)) == 1 and RAGGED[rows[0]].sum() == length
+        start += length
 
 
 def test_packing_begins_with_the_longest_sequences():
-    lengths = [length for _, _, length in Packing(RAGGED).runs]
-    assert lengths == [4, 3, 2, 1] and Packing(RAGGED).longest == 4
+    assert Packing(RAGGED).longest_first == [4, 3, 3, 2, 1] and Packing(RAGGED).longest == 4
     assert Packing(RAGGED[[1]]).longest == 1  # of nothing: a length that arrays can have
 
 
@@ -52,12 +52,7 @@ def test_packing_of_nothing_but_padding_is_empty():
     packing = Packing(np.zeros((3, 5), bool))
     assert packing.pack(np.ones((3, 5, 2))).shape == (0, 2)
     assert packing.unpack(np.ones((0, 2))).tolist() == np.zeros((3, 5, 2)).tolist()
-    assert packing.runs == []
-
-
-def test_packing_of_a_full_batch_is_one_run():
-    _, tokens = padded_batch([3, 3, 3])
-    assert Packing(tokens).runs == [(0, 3, 3)]
+    assert packing.longest_first == []
 
 
 def test_dense_layout_is_the_batch_itself():

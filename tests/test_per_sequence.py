@@ -69,3 +69,35 @@ def test_error_inside_a_group_comes_out():
 
     with pytest.raises(ValueError, match="no"):
         PerSequence(Broken()).forward(*[random(40, 4, 48, 4)] * 3)
+
+
+def test_sequences_of_like_length_go_together():
+    q = np.zeros((4, 190, 8))
+    tokens = np.arange(64) < np.array([64, 60, 40, 26])[:, None]
+    shapes = [group.take(q).shape for group in per_sequence.packed_groups(q, Packing(tokens), DotProduct())]
+    assert shapes == [(2, 4, 64, 8), (2, 4, 40, 8)]
+
+
+def test_core_that_does_not_take_padding_sees_none():
+    class Plain(DotProduct):
+        takes_padding = False
+
+        def forward(self, q, k, v, mask=None, bias=None, tape=None):
+            assert mask is None
+            return super().forward(q, k, v, mask, bias, tape)
+
+    tokens = np.arange(6) < np.array([5, 6, 6, 3])[:, None]
+    arrays = [random(2, 20, 4, seed=s) for s in range(4)]
+    q, k, v, dy = arrays
+    for a, b in zip(results(PerSequence(Plain()), (q, k, v), Packing(tokens), dy),
+                    results(PerSequence(DotProduct()), (q, k, v), Packing(tokens), dy)):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
+
+
+def test_nan_in_one_sequence_stays_there():
+    tokens = np.arange(6) < np.array([6, 5, 4])[:, None]
+    q, k, v, dy = (random(2, 15, 4, seed=s) for s in range(4))
+    k[:, 6:11] = v[:, 6:11] = np.nan  # the second one
+    for result in results(PerSequence(DotProduct()), (q, k, v), Packing(tokens), dy):
+        assert np.isnan(result[:, 6:11]).any()
+        assert np.isfinite(result[:, :6]).all() and np.isfinite(result[:, 11:]).all()

@@ -16,6 +16,8 @@ class DotProduct(Layer):
     Returns (B, H, T, K).
     """
 
+    takes_padding = True  # it may get short sequences together, padded, with a mask
+
     def __init__(self, dropout=0.0):
         self.dropout = Dropout(dropout)
 

@@ -3,8 +3,6 @@
 Layers that act on each position take tokens of any leading shape; only attention must know where sequences begin.
 """
 
-import itertools
-
 import numpy as np
 
 from ..backend import array_module
@@ -37,9 +35,14 @@ class Padded:
     """A batch (B, T, D) of which tokens (B, T) are real; the others are computed, then set to zero. For the GPU."""
 
     def __init__(self, tokens):
+        self.lengths = np.full(*tokens.shape)
         self.positions = np.arange(tokens.shape[1])
         self.mask = tokens[:, None, None, :]
         self.tokens = tokens
+
+    def part(self, some):
+        """The layout of some sequences, an array of their places in the batch."""
+        return Padded(self.tokens[some])
 
     def pack(self, x):
         return x * self.tokens.reshape(*self.tokens.shape, *[1] * (x.ndim - 2))
@@ -63,13 +66,7 @@ class Packing:
         places = np.arange(tokens.size).reshape(tokens.shape)
         self.index = np.concatenate([places[b][tokens[b]] for b in order])  # where in (B * T,) each packed token was
         self.positions = self.index % tokens.shape[1]
-        self.runs = []  # (first packed token, number of sequences, their length)
-        start = 0
-        for length, group in itertools.groupby(lengths[order].tolist()):
-            count = len(list(group))
-            if length:
-                self.runs.append((start, count, length))
-            start += count * length
+        self.longest_first = [n for n in lengths[order].tolist() if n]  # the lengths, as the sequences stand here
 
     def part(self, some):
         """The layout of some sequences, an array of their places in the batch."""
@@ -82,7 +79,7 @@ class Packing:
     @property
     def longest(self):
         """The length of the longest sequence; 1 where all are empty."""
-        return self.runs[0][2] if self.runs else 1
+        return self.longest_first[0] if self.longest_first else 1
 
     def pack(self, x):
         """(B, T, ...) -> (N, ...)."""

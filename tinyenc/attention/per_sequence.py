@@ -1,5 +1,7 @@
 """Runs an attention core sequence by sequence, on all cores of the CPU."""
 
+import numpy as np
+
 from ..backend import array_module, on_host
 from ..layer import Layer
 from ..parallel import run_each
@@ -7,6 +9,7 @@ from ..tape import NO_TAPE
 from .layout import Packing
 
 SCORES = 1 << 17  # scores looked at together: short sequences go in groups, so that NumPy's calls stay few
+WASTED = 1 << 14  # scores at padding that are cheaper than the calls of a group more
 
 
 class PerSequence(Layer):
@@ -25,56 +28,113 @@ class PerSequence(Layer):
         if not on_host(q):
             return self.core.forward(q, k, v, mask, bias, tape)
         y = heads_like(q)
-        groups = list(packed_groups(q, mask, bias) if isinstance(mask, Packing) else dense_groups(q, k, mask, bias))
+        groups = list(packed_groups(q, mask, self.core) if isinstance(mask, Packing) else dense_groups(q, k, mask))
+        biases = [bias and bias.part(group.heads, group.length) for group in groups]
         tapes = [tape.fork() for _ in groups]
 
         def task(i):
-            part, _, part_mask, part_bias = groups[i]
-            part(y)[...] = self.core.forward(part(q), part(k), part(v), part_mask, part_bias, tapes[i])
+            take = groups[i].take
+            groups[i].put(y, self.core.forward(take(q), take(k), take(v), groups[i].mask, biases[i], tapes[i]))
 
         run_each(task, range(len(groups)))
-        tape.push(self, groups, tapes, q, k, bias)
+        tape.push(self, groups, biases, tapes, q, k, bias)
         return y
 
     def backward(self, dy, tape):
         if not on_host(dy):
             return self.core.backward(dy, tape)
-        groups, tapes, q, k, bias = tape.pop(self)
-        dq, dk, dv = heads_like(q), heads_like(k), heads_like(k)
+        groups, biases, tapes, q, k, bias = tape.pop(self)
+        gradients = heads_like(q), heads_like(k), heads_like(k)
 
         def task(i):
-            part = groups[i][0]
-            part(dq)[...], part(dk)[...], part(dv)[...] = self.core.backward(part(dy), tapes[i])
+            for whole, part in zip(gradients, self.core.backward(groups[i].take(dy), tapes[i])):
+                groups[i].put(whole, part)
 
         run_each(task, range(len(groups)))
         if bias is not None and bias.learnt:
-            for _, heads, _, part_bias in groups:  # in this order, whichever was done first
-                bias.add_part(part_bias, heads)
-        return dq, dk, dv
+            for group, part in zip(groups, biases):  # in this order, whichever was done first
+                bias.add_part(part, group.heads)
+        return gradients
 
 
-def dense_groups(q, k, mask, bias):
-    """(view of a few sequences and heads, those heads, their mask, their bias) for q, k of shape (B, H, T or S, K)."""
+class DenseGroup:
+    """A few sequences and heads of arrays (B, H, T or S, K), all given as slices, and their part of the mask."""
+
+    def __init__(self, few, heads, length, mask):
+        self.few, self.heads, self.length = few, heads, length
+        self.mask = mask
+        if mask is not None:
+            self.mask = mask[few if mask.shape[0] > 1 else slice(None), heads if mask.shape[1] > 1 else slice(None)]
+
+    def take(self, x):
+        return x[self.few, self.heads]
+
+    def put(self, y, part):
+        y[self.few, self.heads] = part
+
+
+class PackedGroup:
+    """A few sequences that follow one another in packed arrays (H, N, K), and a few heads: (few, heads, length, K).
+
+    Where their lengths differ, the shorter ones get zeros behind them, and a mask.
+    """
+
+    def __init__(self, start, lengths, heads):
+        self.tokens, self.heads, self.length = slice(start, start + sum(lengths)), heads, lengths[0]
+        self.shape = len(lengths), self.length
+        self.real, self.mask = None, None  # which tokens of (few, length) are there
+        if lengths[-1] < self.length:
+            self.real = np.arange(self.length) < np.array(lengths)[:, None]
+            self.mask = self.real[:, None, None]
+
+    def take(self, x):
+        tokens = x[self.heads, self.tokens].swapaxes(0, 1)  # (n, heads, K)
+        if self.real is None:
+            return tokens.reshape(*self.shape, *tokens.shape[1:]).swapaxes(1, 2)
+        padded = np.zeros((*self.shape, *tokens.shape[1:]), x.dtype)
+        padded[self.real] = tokens
+        return padded.swapaxes(1, 2)
+
+    def put(self, y, part):
+        tokens = y[self.heads, self.tokens].swapaxes(0, 1)
+        part = part.swapaxes(1, 2)  # (few, length, heads, K)
+        tokens[...] = part.reshape(tokens.shape) if self.real is None else part[self.real]
+
+
+def dense_groups(q, k, mask):
+    """The groups of a batch, q (B, H, T, K) and k (B, H, S, K)."""
     b, h, t, _ = q.shape
     for few, heads in shares(b, h, t * k.shape[2]):
-        part_mask = mask
-        if mask is not None:
-            part_mask = mask[few if mask.shape[0] > 1 else slice(None), heads if mask.shape[1] > 1 else slice(None)]
-        yield (lambda x, few=few, heads=heads: x[few, heads]), heads, part_mask, bias and bias.part(heads, t)
+        yield DenseGroup(few, heads, t, mask)
 
 
-def packed_groups(q, packing, bias):
-    """The same for packed q of shape (H, N, K), whose views are (few, heads, length, K)."""
-    h = q.shape[0]
-    for start, count, length in packing.runs:
-        for few, heads in shares(count, h, length * length):
-            tokens = slice(start + few.start * length, start + few.stop * length)
+def packed_groups(q, packing, core):
+    """The groups of a packed batch, q (H, N, K): of equal lengths, or of like ones where the core takes padding."""
+    h, start = q.shape[0], 0
+    wasted = WASTED if getattr(core, "takes_padding", False) else 0
+    for lengths in alike(packing.longest_first, h, wasted):
+        for few, heads in shares(len(lengths), h, lengths[0] ** 2):
+            first = start + sum(lengths[:few.start])
+            yield PackedGroup(first, lengths[few], heads)
+        start += sum(lengths)
 
-            def part(x, heads=heads, tokens=tokens, length=length):
-                x = x[heads, tokens]  # (heads, few * length, K)
-                return x.reshape(x.shape[0], -1, length, x.shape[-1]).swapaxes(0, 1)
 
-            yield part, heads, None, bias and bias.part(heads, length)
+def alike(lengths, n_heads, wasted):
+    """Falling lengths cut into lists, each with at most `wasted` scores at padding.
+
+    Lists that have such stay below SCORES in all.
+    """
+    group, padding = [], 0
+    for length in lengths:
+        more = n_heads * (group[0] ** 2 - length**2) if group else 0
+        full = more and n_heads * group[0] ** 2 * (len(group) + 1) > SCORES
+        if padding + more > wasted or full:
+            yield group
+            group, padding, more = [], 0, 0
+        group.append(length)
+        padding += more
+    if group:
+        yield group
 
 
 def shares(n_sequences, n_heads, scores):

@@ -23,6 +23,8 @@ class Tiled(Layer):
     queries, keys: the size of a tile.
     """
 
+    takes_padding = True
+
     def __init__(self, dropout=0.0, queries=512, keys=512):
         if queries < 1 or keys < 1:
             raise ValueError(f"a tile has at least 1 query and 1 key, got {queries} and {keys}")
