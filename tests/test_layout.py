@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from support import padded_batch, random
+from support import random
 
 from tinyenc.attention.layout import Dense, Packing, Padded
 
