@@ -109,7 +109,7 @@ def test_loss_and_gradients_have_the_same_bits_for_any_number_of_threads():
     results = []
     for threads in 1, 2, 3:
         set_num_threads(threads)
-        results.append(gradients(small_classifier(dropout=0.1, d_ff=512), ids, mask, [0, 1, 2, 1], seed=3))
+        results.append(gradients(small_classifier(dropout=0.1, d_ff=1024), ids, mask, [0, 1, 2, 1], seed=3))
     for loss, grads in results[1:]:
         assert loss == results[0][0]
         assert all(np.array_equal(grads[name], results[0][1][name]) for name in grads)
