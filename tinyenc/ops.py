@@ -9,8 +9,8 @@ import math
 import numpy as np
 
 from .backend import array_module, on_host, wide
-from .blas import gemm_add
-from .parallel import row_sums, rowwise, share_rows
+from .blas import gemm_add, one_thread
+from .parallel import rowwise, share_rows
 
 
 def rows(x):
@@ -18,28 +18,21 @@ def rows(x):
     return x.reshape(-1, x.shape[-1])
 
 
-@row_sums
 def sum_rows(x):
     """The sum over every axis but the last, (..., D) -> (D,)."""
-    return rows(x).sum(axis=0, dtype=wide(x.dtype))
+    x = rows(x)
+    if not on_host(x):
+        return x.sum(axis=0, dtype=wide(x.dtype))
+    x = x.astype(wide(x.dtype), copy=False)
+    with one_thread:
+        return np.ones(len(x), x.dtype) @ x  # a third of the time of a sum
 
 
-@row_sums
 def sum_rows_of_product(x, y):
     """The sum of x * y over every axis but the last."""
-    return rows(x * y).sum(axis=0, dtype=wide(x.dtype))
-
-
-@rowwise
-def add(x, y, out=None):
-    """x + y."""
-    return np.add(x, y, out=out)
-
-
-@rowwise
-def scale(x, factor, out=None):
-    """x * factor."""
-    return np.multiply(x, factor, out=out)
+    if not on_host(x):
+        return sum_rows(x * y)
+    return np.einsum("ni,ni->i", *(rows(a).astype(wide(a.dtype), copy=False) for a in (x, y)))
 
 
 def add_rows(table, index, x):

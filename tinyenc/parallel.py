@@ -156,32 +156,6 @@ def rowwise(formula):
     return run
 
 
-def row_sums(formula):
-    """Decorate a formula that sums over rows, so that it runs in blocks of rows on all cores and these are added up.
-
-    As `rowwise`, but all arguments are cut, and the result, one array, has no rows left. Blocks are added in order.
-    """
-
-    @functools.wraps(formula)
-    def run(*arrays):
-        first = arrays[0]
-        if not isinstance(first, np.ndarray) or first.nbytes <= BLOCK_BYTES or first.ndim < 2:
-            return formula(*arrays)
-        arrays = [a.reshape(-1, a.shape[-1]) for a in arrays]
-        step = max(1, BLOCK_BYTES // (first.shape[-1] * first.itemsize))
-        starts = range(0, len(arrays[0]), step)
-        sums = dict.fromkeys(starts)
-
-        def task(start):
-            sums[start] = formula(*[a[start:start + step] for a in arrays])
-
-        run_each(task, starts)
-        return functools.reduce(np.add, sums.values())
-
-    run.formula = formula
-    return run
-
-
 def in_blocks(update, *arrays):
     """Call update(*blocks), an in-place formula, on matching flat blocks of equally shaped arrays.
 

@@ -30,7 +30,7 @@ class GELU(Layer):
 
     def backward(self, dy, tape):
         (slope,) = tape.pop(self)
-        return ops.scale(dy, slope)
+        return dy * slope
 
 
 class GELUTanh(Layer):
@@ -45,7 +45,7 @@ class GELUTanh(Layer):
 
     def backward(self, dy, tape):
         (slope,) = tape.pop(self)
-        return ops.scale(dy, slope)
+        return dy * slope
 
 
 class Sigmoid(Layer):
@@ -73,4 +73,4 @@ class SiLU(Layer):
 
     def backward(self, dy, tape):
         (slope,) = tape.pop(self)
-        return ops.scale(dy, slope)
+        return dy * slope

@@ -5,7 +5,7 @@ import numpy as np
 from .. import init
 from ..backend import as_array, on_host
 from ..layer import Layer, Parameter
-from ..ops import add_rows, scale
+from ..ops import add_rows
 from ..tape import NO_TAPE
 
 
@@ -31,12 +31,12 @@ class Embedding(Layer):
         if on_host(ids):  # else the host would wait for the GPU; the encoder looks before it moves them there
             check_ids(ids, self.weight.shape[0])
         tape.push(self, ids)
-        return scale(self.weight.data[ids], self.scale)
+        return self.weight.data[ids] * self.scale
 
     def backward(self, dy, tape):
         """Adds to the gradient of the table; ids have none."""
         (ids,) = tape.pop(self)
-        drows = scale(dy.astype(self.weight.grad.dtype, copy=False), self.scale)  # half precision could overflow
+        drows = dy.astype(self.weight.grad.dtype, copy=False) * self.scale  # half precision could overflow
         if self.padding_idx is not None:
             drows = drows * (ids != self.padding_idx)[..., None]
         add_rows(self.weight.grad, ids, drows)

@@ -7,7 +7,6 @@ from ..ops import (
     layer_norm_backward,
     rms_normalise,
     rms_normalise_backward,
-    scale,
     sum_rows,
     sum_rows_of_product,
 )
@@ -53,9 +52,9 @@ class RMSNorm(Layer):
     def forward(self, x, tape=NO_TAPE):
         normed, rrms = rms_normalise(x, self.eps)
         tape.push(self, normed, rrms)
-        return scale(normed, self.weight.data)
+        return normed * self.weight.data
 
     def backward(self, dy, tape):
         normed, rrms = tape.pop(self)
         self.weight.grad += sum_rows_of_product(dy, normed)
-        return rms_normalise_backward(scale(dy, self.weight.data), normed, rrms)
+        return rms_normalise_backward(dy * self.weight.data, normed, rrms)
