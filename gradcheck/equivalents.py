@@ -9,11 +9,6 @@ EMPTY = f"{CHUNKS}dstate = 0 * states[0] -> dstate = "
 EQUIVALENT = {
     "ops.normalise_backward: dx -= normed * row_mean(dy, normed) -> dx -= normed * row_mean(dx, normed)":
         "dx is dy less its mean, and the mean of normed is 0",
-    **{"ops.normalise_backward: return np.multiply(dx, rstd, out=out).astype(dy.dtype, copy=False) -> "
-       f"return np.multiply(dx, rstd, out={other}).astype(dy.dtype, copy=False)": "an array that nobody needs any more"
-       for other in ("dx", "dy")},
-    "ops.layer_norm_backward: return normalise_backward.formula(dy * weight, normed, rstd, out) -> "
-    "return normalise_backward.formula(dy * weight, normed, rstd, normed)": "an array that nobody needs any more",
     f"{TILED}dscores *= weights -> dscores *= scores": SAME_ARRAY,
     f"{TILED}dv[:, :, keys] += weights.mT @ dy_rows -> dv[:, :, keys] += scores.mT @ dy_rows": SAME_ARRAY,
     "layers.recompute.Recompute.backward: replay.check_empty() -> pass": "looks whether all is well",

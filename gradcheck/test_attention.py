@@ -21,8 +21,14 @@ FLAT = x(9, 8)  # packed
 MANY = x(3, 190, 4)  # more scores than are looked at together
 
 
-def attention(dropout=0.0, positions=None):
-    return MultiHeadAttention(8, 2, dropout, positions=positions, rng=0)
+class EqualLengths(DotProduct):
+    """Gets sequences of one length together, and no padding, as a core that says nothing of it."""
+
+    takes_padding = False
+
+
+def attention(dropout=0.0, positions=None, attend=None):
+    return MultiHeadAttention(8, 2, dropout, attend, positions, rng=0)
 
 
 CASES = [
@@ -57,6 +63,7 @@ CASES = [
     case("alibi-packed", attention(0.3, ALiBi(2)), FLAT, FLAT, mask=PACKED, seed=1),
     case("t5", attention(0.3, T5Buckets(2, 8, 6, rng=0)), SELF, SELF, mask=PADDING, seed=1),
     case("t5-packed", attention(0.3, T5Buckets(2, 8, 6, rng=0)), FLAT, FLAT, mask=PACKED, seed=1),
+    case("t5-packed-equal-lengths", attention(0.0, T5Buckets(2, 8, 6, rng=0), EqualLengths()), FLAT, FLAT, mask=PACKED),
     case("t5-causal", attention(0.0, T5Buckets(2, 4, 6, both_sides=False, rng=0)), SELF, SELF, mask=CAUSAL),
     case("t5-many-parts", MultiHeadAttention(4, 2, positions=T5Buckets(2, rng=0), rng=0), MANY, MANY),
 ]

@@ -127,17 +127,17 @@ def layer_norm(x, weight, bias, eps, out=None):
 
 
 @rowwise
-def normalise_backward(dy, normed, rstd, out=None):
+def normalise_backward(dy, normed, rstd):
     """The means are what normalising takes out of x, and so out of its gradient."""
     dx = dy - row_mean(dy)
     dx -= normed * row_mean(dy, normed)
-    return np.multiply(dx, rstd, out=out).astype(dy.dtype, copy=False)
+    return (dx * rstd).astype(dy.dtype, copy=False)
 
 
 @rowwise
-def layer_norm_backward(dy, weight, normed, rstd, out=None):
+def layer_norm_backward(dy, weight, normed, rstd):
     """dx. What weight and bias get are sums over rows: of dy * normed and of dy."""
-    return normalise_backward.formula(dy * weight, normed, rstd, out)
+    return normalise_backward.formula(dy * weight, normed, rstd)
 
 
 @rowwise
