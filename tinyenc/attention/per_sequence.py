@@ -16,8 +16,9 @@ class PerSequence(Layer):
     """core applied to a few sequences at a time, each group with a tape of its own.
 
     The sequences of a batch do not look at each other, nor do heads, so the result is the core's own, with its
-    scores in cache and nothing computed at padding where the batch comes packed. A long sequence goes a few heads
-    at a time. On the GPU the core takes the whole batch at once.
+    scores in cache. A long sequence goes a few heads at a time. Of a packed batch a core gets sequences of one length
+    and sees no padding; one whose class says `takes_padding = True`, and so heeds its mask, also gets those of like
+    length together, for fewer calls. On the GPU the core takes the whole batch at once.
     """
 
     def __init__(self, core):
