@@ -47,6 +47,24 @@ class WholeBatches(TinyencSide):
         super().__init__(*args)
 
 
+class EqualLengths(TinyencSide):
+    """Only sequences of one length together in attention."""
+
+    def __init__(self, *args):
+        from tinyenc.attention import per_sequence
+        per_sequence.WASTED = 0
+        super().__init__(*args)
+
+
+class AddedByNumpy(TinyencSide):
+    """Bias and weight gradients added after the product."""
+
+    def __init__(self, *args):
+        from tinyenc import ops
+        ops.gemm_add = lambda out, a, b: False
+        super().__init__(*args)
+
+
 class MemoryReturned(TinyencSide):
     """Freed memory given back to the system, as the C library would."""
 
@@ -79,6 +97,8 @@ TRICKS = {
     "blocks that fit in cache, on all threads": WholeArrays,
     "rows of products shared out, BLAS on one thread each": BlasThreads,
     "attention a few sequences at a time": WholeBatches,
+    "sequences of like length together in attention": EqualLengths,
+    "bias and gradients added by BLAS": AddedByNumpy,
     "freed memory kept": MemoryReturned,
     "padding packed away": PaddingComputed,
     "embedding gradient row by row, not add.at": AddAt,

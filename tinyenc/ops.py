@@ -199,7 +199,7 @@ def normal_cdf(x):
     with np.errstate(over="ignore"):  # far out, infinity is as good as what it stands for
         y = polynomial(NORMAL_TANH_32, x * x)
         y *= x
-    y = np.tanh(y)
+    np.tanh(y, out=y)
     y += 1
     y *= 0.5
     return y
