@@ -204,6 +204,16 @@ class Encoder(Layer):
         run_each(task, parts)
         return states
 
+    def backward(self, dy, tape):
+        """Adds to the gradients of the parameters; ids have none."""
+        (layout,) = tape.pop(self)
+        dx = layout.pack(dy)
+        if self.norm:
+            dx = self.norm.backward(dx, tape)
+        for layer in reversed(self.layers):
+            dx = layer.backward(dx, tape)
+        self.embed.backward(dx, tape)
+
     def run(self, ids, types, layout, tape):
         """The states of a batch that was checked."""
         types = types if types is None else layout.pack(types)
@@ -214,16 +224,6 @@ class Encoder(Layer):
             x = self.norm.forward(x, tape)
         tape.push(self, layout)
         return layout.unpack(x)
-
-    def backward(self, dy, tape):
-        """Adds to the gradients of the parameters; ids have none."""
-        (layout,) = tape.pop(self)
-        dx = layout.pack(dy)
-        if self.norm:
-            dx = self.norm.backward(dx, tape)
-        for layer in reversed(self.layers):
-            dx = layer.backward(dx, tape)
-        self.embed.backward(dx, tape)
 
     def front_door(self, ids, mask):
         """Check ids and mask, before any work; returns the ids, where the weights are, and the layout of the batch."""

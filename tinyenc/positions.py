@@ -10,9 +10,9 @@ import math
 
 import numpy as np
 
-from . import init
 from .backend import array_module, like, wide
 from .distance import RelativeBias, distances
+from .init import normal
 from .layer import Layer, Parameter
 from .tape import NO_TAPE
 
@@ -82,7 +82,7 @@ class LearnedPositions(Positions):
     def __init__(self, d_model, max_len=512, std=0.02, rng=None):
         if max_len < 1:
             raise ValueError(f"max_len must be at least 1, got {max_len}")
-        self.weight = Parameter(init.normal((max_len, d_model), std, rng), decay=False)
+        self.weight = Parameter(normal((max_len, d_model), std, rng), decay=False)
         self.std = std
 
     @property
@@ -112,7 +112,7 @@ class LearnedPositions(Positions):
         """Keep the table, and begin the new places as the first ones began; their moments are zero."""
         old = self.max_len
         self._grow(max_len, lambda rows: lengthened(rows, max_len), optimizer)
-        new = init.normal((max_len - old, self.weight.shape[1]), self.std, rng)
+        new = normal((max_len - old, self.weight.shape[1]), self.std, rng)
         self.weight.data[old:] = like(new, self.weight.data)
 
     def _grow(self, max_len, change, optimizer):
@@ -226,7 +226,7 @@ class T5Buckets(Positions):
         if exact < 1 or max_distance <= exact:
             raise ValueError(f"{n_buckets} buckets, {exact} of them for one distance each, do not reach to a "
                              f"max_distance of {max_distance}")
-        self.weight = Parameter(init.normal((n_buckets, n_heads), rng=rng), decay=False)
+        self.weight = Parameter(normal((n_buckets, n_heads), rng=rng), decay=False)
         self.max_distance = max_distance
         self.both_sides = both_sides
 

@@ -1,7 +1,7 @@
 """Activations."""
 
-from .. import ops
 from ..layer import Layer
+from ..ops import gelu, gelu_tanh, relu, relu_backward, sigmoid, sigmoid_backward, silu
 from ..tape import NO_TAPE
 
 
@@ -9,13 +9,13 @@ class ReLU(Layer):
     """max(x, 0); its derivative at 0 is 0."""
 
     def forward(self, x, tape=NO_TAPE):
-        y = ops.relu(x)
+        y = relu(x)
         tape.push(self, y)
         return y
 
     def backward(self, dy, tape):
         (y,) = tape.pop(self)
-        return ops.relu_backward(dy, y)
+        return relu_backward(dy, y)
 
 
 class GELU(Layer):
@@ -23,8 +23,8 @@ class GELU(Layer):
 
     def forward(self, x, tape=NO_TAPE):
         if not tape.keep:
-            return ops.gelu(x)
-        y, slope = ops.gelu(x, with_slope=True)
+            return gelu(x)
+        y, slope = gelu(x, with_slope=True)
         tape.push(self, slope)
         return y
 
@@ -38,8 +38,8 @@ class GELUTanh(Layer):
 
     def forward(self, x, tape=NO_TAPE):
         if not tape.keep:
-            return ops.gelu_tanh(x)
-        y, slope = ops.gelu_tanh(x, with_slope=True)
+            return gelu_tanh(x)
+        y, slope = gelu_tanh(x, with_slope=True)
         tape.push(self, slope)
         return y
 
@@ -52,13 +52,13 @@ class Sigmoid(Layer):
     """1 / (1 + exp(-x))."""
 
     def forward(self, x, tape=NO_TAPE):
-        y = ops.sigmoid(x)
+        y = sigmoid(x)
         tape.push(self, y)
         return y
 
     def backward(self, dy, tape):
         (y,) = tape.pop(self)
-        return ops.sigmoid_backward(dy, y)
+        return sigmoid_backward(dy, y)
 
 
 class SiLU(Layer):
@@ -66,8 +66,8 @@ class SiLU(Layer):
 
     def forward(self, x, tape=NO_TAPE):
         if not tape.keep:
-            return ops.silu(x)
-        y, slope = ops.silu(x, with_slope=True)
+            return silu(x)
+        y, slope = silu(x, with_slope=True)
         tape.push(self, slope)
         return y
 

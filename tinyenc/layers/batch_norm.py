@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from .. import init
 from ..backend import array_module, wide
+from ..init import ones, zeros
 from ..layer import Buffer, Layer, Parameter
 from ..ops import sum_rows
 from ..tape import NO_TAPE
@@ -26,10 +26,10 @@ class BatchNorm(Layer):
             raise ValueError(f"eps must be positive, got {eps}")
         if not 0 < momentum <= 1:
             raise ValueError(f"momentum must be in (0, 1], got {momentum}")
-        self.weight = Parameter(init.ones(d_model), decay=False)
-        self.bias = Parameter(init.zeros(d_model), decay=False)
-        self.running_mean = Buffer(init.zeros(d_model))
-        self.running_var = Buffer(init.ones(d_model))
+        self.weight = Parameter(ones(d_model), decay=False)
+        self.bias = Parameter(zeros(d_model), decay=False)
+        self.running_mean = Buffer(zeros(d_model))
+        self.running_var = Buffer(ones(d_model))
         self.eps = eps
         self.momentum = momentum
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from .. import init
 from ..backend import as_array, on_host
+from ..init import normal
 from ..layer import Layer, Parameter
 from ..ops import add_rows
 from ..tape import NO_TAPE
@@ -19,7 +19,7 @@ class Embedding(Layer):
     """
 
     def __init__(self, n_tokens, d_model, scale=1.0, padding_idx=None, rng=None):
-        self.weight = Parameter(init.normal((n_tokens, d_model), 0.02 if scale == 1 else 1 / scale, rng), decay=False)
+        self.weight = Parameter(normal((n_tokens, d_model), 0.02 if scale == 1 else 1 / scale, rng), decay=False)
         self.scale = float(scale)
         self.padding_idx = padding_idx
         if padding_idx is not None:

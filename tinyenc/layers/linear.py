@@ -1,6 +1,6 @@
 """The affine map."""
 
-from .. import init
+from ..init import xavier_uniform, zeros
 from ..layer import Layer, Parameter
 from ..ops import add_weight_gradient, matmul, sum_rows
 from ..tape import NO_TAPE
@@ -10,8 +10,8 @@ class Linear(Layer):
     """x weight + bias, (..., d_in) -> (..., d_out); weight is (d_in, d_out), Xavier uniform at first."""
 
     def __init__(self, d_in, d_out, bias=True, rng=None):
-        self.weight = Parameter(init.xavier_uniform(d_in, d_out, rng))
-        self.bias = Parameter(init.zeros(d_out), decay=False) if bias else None
+        self.weight = Parameter(xavier_uniform(d_in, d_out, rng))
+        self.bias = Parameter(zeros(d_out), decay=False) if bias else None
 
     def forward(self, x, tape=NO_TAPE):
         tape.push(self, x)

@@ -1,6 +1,6 @@
 """Normalisation."""
 
-from .. import init
+from ..init import ones, zeros
 from ..layer import Layer, Parameter
 from ..ops import (
     layer_norm,
@@ -23,8 +23,8 @@ class LayerNorm(Layer):
     def __init__(self, d_model, eps=1e-5):
         if not eps > 0:
             raise ValueError(f"eps must be positive, got {eps}")
-        self.weight = Parameter(init.ones(d_model), decay=False)
-        self.bias = Parameter(init.zeros(d_model), decay=False)
+        self.weight = Parameter(ones(d_model), decay=False)
+        self.bias = Parameter(zeros(d_model), decay=False)
         self.eps = eps
 
     def forward(self, x, tape=NO_TAPE):
@@ -46,7 +46,7 @@ class RMSNorm(Layer):
     def __init__(self, d_model, eps=1e-6):
         if not eps > 0:
             raise ValueError(f"eps must be positive, got {eps}")
-        self.weight = Parameter(init.ones(d_model), decay=False)
+        self.weight = Parameter(ones(d_model), decay=False)
         self.eps = eps
 
     def forward(self, x, tape=NO_TAPE):

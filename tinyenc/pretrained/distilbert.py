@@ -2,11 +2,11 @@
 
 import functools
 
-from . import bert
+from .bert import build, build_head
 from .names import Family
 
 DISTILBERT = Family(
-    functools.partial(bert.build, n_types=0),
+    functools.partial(build, n_types=0),
     {"embeddings.word_embeddings.": "embed.tokens.",
      "embeddings.position_embeddings.": "embed.positions.",
      "embeddings.LayerNorm.": "embed.norm."},
@@ -19,7 +19,7 @@ DISTILBERT = Family(
      "ffn.lin1.": "ffn.w_1.",
      "ffn.lin2.": "ffn.w_2.",
      "output_layer_norm.": "norm2."},
-    bert.build_head,
+    build_head,
     {"vocab_transform.": "dense.", "vocab_layer_norm.": "norm.", "vocab_projector.": ""},
     {"vocab_projector.weight": "embeddings.word_embeddings.weight"},
     {"hidden_size": "dim",

@@ -1,6 +1,6 @@
 """The head that guesses masked tokens."""
 
-from .. import init
+from ..init import UNSET, zeros
 from ..layer import Layer, Parameter
 from ..layers.activation import GELU
 from ..layers.linear import Linear
@@ -16,13 +16,13 @@ class MaskedTokenHead(Layer):
     whose gradient both add to.
     """
 
-    def __init__(self, encoder, activation=None, eps=1e-12, rng=init.UNSET):
+    def __init__(self, encoder, activation=None, eps=1e-12, rng=UNSET):
         self.table = encoder.embed.tokens.weight  # (V, E)
         n_tokens, width = self.table.shape
         self.dense = Linear(encoder.d_model, width, rng=rng)
         self.activation = activation or GELU()
         self.norm = LayerNorm(width, eps)
-        self.bias = Parameter(init.zeros(n_tokens), decay=False)
+        self.bias = Parameter(zeros(n_tokens), decay=False)
 
     def forward(self, states, tape=NO_TAPE):
         h = self.dense.forward(states, tape)
