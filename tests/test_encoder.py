@@ -18,6 +18,8 @@ from tinyenc import (
     causal_mask,
     padding_mask,
 )
+from tinyenc.attention import layout
+from tinyenc.parallel import get_num_threads, set_num_threads
 from tinyenc.positions import ALiBi, LearnedPositions, Rotary, T5Buckets
 
 KINDS = pytest.mark.parametrize("layer", [EncoderLayer, PostLNEncoderLayer], ids=["pre", "post"])
@@ -288,3 +290,41 @@ def test_norm_and_feed_forward_are_swapped_in_every_layer_by_one_argument_each(l
         assert type(part.ffn) is GatedFeedForward and type(part.ffn.activation) is SiLU
     assert type(encoder.norm) is (type(None) if layer.output_is_normed else RMSNorm)
     assert len({id(part) for layer in encoder.layers for part in (layer.norm1, layer.norm2, layer.ffn)}) == 6
+
+
+REAL = np.array([9, 8, 8, 7, 7, 6, 6, 5, 5, 4, 2, 1, 0])[:, None] > np.arange(9)
+
+
+# In inference the batch goes through in parts, one for each thread; with a tape that keeps, as a whole.
+@pytest.mark.parametrize("mask", [
+    None, REAL, REAL[:, ::-1], random(13, 9) > -1, causal_mask(9), random(13, 2, 9, 9) > 0, random(1, 2, 9, 9) > 0,
+    REAL[:, None, None]],
+    ids=["none", "right", "left", "holes", "causal", "each", "one-for-all", "4-d"])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_inference_in_parts_gives_what_the_whole_batch_gives(mask, threads, monkeypatch):
+    monkeypatch.setattr(layout, "PART", 30)
+    encoder = Encoder(20, 8, 2, 16, 2, positions=T5Buckets(2, rng=0), rng=0).astype(np.float64)
+    ids, before = np.random.default_rng(0).integers(0, 20, (13, 9)), get_num_threads()
+    seen = []
+    run = encoder.run
+    encoder.run = lambda *args: seen.append(len(args[0])) or run(*args)
+    try:
+        set_num_threads(threads)
+        parts = encoder.forward(ids, mask)
+        assert len(seen) > 1 and len(seen) % threads == 0 and sum(seen) == 13
+        whole = encoder.forward(ids, mask, Tape())
+    finally:
+        set_num_threads(before)
+    assert seen[-1] == 13
+    np.testing.assert_allclose(parts, whole, rtol=1e-12, atol=1e-13)
+
+
+def test_parts_of_a_batch_are_about_equal_or_there_are_none():
+    before = get_num_threads()
+    try:
+        set_num_threads(2)
+        assert layout.even_parts(np.array([400, 10, 10])) == []
+        assert [part.tolist() for part in layout.even_parts(np.array([10, 40, 50, 20]))] == [[2, 3], [1, 0]]
+        assert len(layout.even_parts(np.full(64, 128))) == 8  # of 1,024 tokens
+    finally:
+        set_num_threads(before)
