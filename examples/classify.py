@@ -86,6 +86,8 @@ def build(n_tokens):
 
 def predict(sentence):
     """Print what the saved model says of a sentence."""
+    if not SAVED.exists():
+        raise FileNotFoundError(f"{SAVED} is not there yet: `python examples/classify.py` trains a model and saves it")
     saved = checkpoint.load(SAVED)
     vocab = Vocab(saved.info["tokens"])
     model = build(len(vocab))

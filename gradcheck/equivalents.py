@@ -11,8 +11,6 @@ EQUIVALENT = {
         "dx is dy less its mean, and the mean of normed is 0",
     f"{TILED}dscores *= weights -> dscores *= scores": SAME_ARRAY,
     f"{TILED}dv[:, :, keys] += weights.mT @ dy_rows -> dv[:, :, keys] += scores.mT @ dy_rows": SAME_ARRAY,
-    "attention.per_sequence.PerSequence.backward: run_each(task, range(len(groups))) -> "
-    "run_each(task, range(len(tapes)))": "only its length is read, which both share",
     "layers.recompute.Recompute.backward: replay.check_empty() -> pass": "looks whether all is well",
     "ops.add_weight_gradient: share_rows(share, x_columns) -> share_rows(share, dweight)":
         "only its length is read, which both share",

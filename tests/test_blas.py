@@ -125,6 +125,14 @@ def test_product_shared_by_threads_is_the_product_to_the_bit(dtype):
     np.testing.assert_allclose(results[0][1], 1 + np.einsum("bti,bto->io", wide[0], wide[3]), rtol=1e-2, atol=tolerance)
 
 
+@pytest.mark.parametrize("total", [lambda x: ops.sum_rows(x), lambda x: ops.sum_rows_of_product(x, np.ones_like(x))])
+def test_sums_of_many_rows_lose_no_digits(total):
+    x = np.full((1_000_000, 3), 0.1, np.float32)
+    np.testing.assert_allclose(total(x), 1e6 * float(np.float32(0.1)), rtol=1e-5)
+    assert total(np.full((70_000, 3), 1, np.float16)).tolist() == [70_000] * 3  # beyond half precision
+    assert total(np.zeros((0, 3))).tolist() == [0, 0, 0]
+
+
 @pytest.mark.parametrize("shape", [(5, 6), (700, 130), (7, 100, 130), (1, 80000), (80000, 1), (0, 6)])
 def test_sums_of_rows_in_blocks_are_the_sums_of_all_rows(shape):
     x, y = random(*shape), random(*shape, seed=1)
@@ -191,13 +199,14 @@ def test_product_is_added_where_blas_is_asked():
 
 def test_what_blas_does_not_take_is_left_alone():
     a, b, out = (np.ones(shape, np.float32) for shape in ((5, 3), (3, 4), (5, 4)))
-    read_only = out.copy()
+    read_only, square = out.copy(), np.ones((4, 4), np.float32)
     read_only.flags.writeable = False
     raw = np.zeros(5 * 4 * 4 + 1, np.uint8)[1:].view(np.float32).reshape(5, 4)
     for refused in [(out.astype(np.float16), a, b), (out, a.astype(np.float64), b), (out.T.copy().T, a, b),
                     (out, a, np.ones((3, 8), np.float32)[:, ::2]), (read_only, a, b), (out[:0], a[:0], b),
                     (out, a[:, :0], b[:0]), (out, a, b[::-1]), (out, np.broadcast_to(a[:1], a.shape), b), (raw, a, b),
-                    (out, a[1:], b), (out, a, b[:2]), (out, a, b[:, 1:]), (out[None], a, b), (out, a[0], b)]:
+                    (out, a[1:], b), (out, a, b[:2]), (out, a, b[:, 1:]), (out[None], a, b), (out, a[0], b),
+                    (square, square, square), (square, out[:4], square)]:
         before = refused[0].copy()
         assert not gemm_add(*refused)
         assert np.array_equal(refused[0], before)

@@ -326,5 +326,14 @@ def test_parts_of_a_batch_are_about_equal_or_there_are_none():
         assert layout.even_parts(np.array([400, 10, 10])) == []
         assert [part.tolist() for part in layout.even_parts(np.array([10, 40, 50, 20]))] == [[2, 3], [1, 0]]
         assert len(layout.even_parts(np.full(64, 128))) == 8  # of 1,024 tokens
+        assert layout.even_parts(np.array([0, 0, 0])) == []
+        for n in 1, 2, 7, 8, 15, 40:
+            for threads in 1, 2, 8, 16:
+                set_num_threads(threads)
+                for lengths in np.full(n, 12), np.full(n, 1100), np.arange(n) + 90:
+                    parts = layout.even_parts(lengths)
+                    assert all(len(part) for part in parts) and len(parts) <= n
+                    assert sorted(np.concatenate(parts or [np.arange(n)])) == list(range(n))
+                    assert not parts or len(parts) >= 0.8 * threads
     finally:
         set_num_threads(before)

@@ -1,12 +1,15 @@
+import time
+
 import numpy as np
 import pytest
 from support import random
 
-from tinyenc import Tape
-from tinyenc.attention import DotProduct, per_sequence
+from tinyenc import Parameter, Tape
+from tinyenc.attention import DotProduct, LinearAttention, per_sequence
 from tinyenc.attention.layout import Packing
 from tinyenc.attention.per_sequence import PerSequence
 from tinyenc.parallel import get_num_threads, set_num_threads
+from tinyenc.tape import NO_TAPE
 
 
 def results(core, arrays, mask, dy, seed=None):
@@ -101,3 +104,66 @@ def test_nan_in_one_sequence_stays_there():
     for result in results(PerSequence(DotProduct()), (q, k, v), Packing(tokens), dy):
         assert np.isnan(result[:, 6:11]).any()
         assert np.isfinite(result[:, :6]).all() and np.isfinite(result[:, 11:]).all()
+
+
+class KeyScale(DotProduct):
+    """A core with a parameter: a factor for each head and place of the keys."""
+
+    def __init__(self, n_heads, width):
+        super().__init__()
+        self.factor = Parameter(random(n_heads, 1, width))
+
+    def forward(self, q, k, v, mask=None, bias=None, tape=NO_TAPE):
+        tape.push(self, k)
+        return super().forward(q, k * self.factor.data, v, mask, bias, tape)
+
+    def backward(self, dy, tape):
+        dq, dk, dv = super().backward(dy, tape)
+        (k,) = tape.pop(self)
+        self.factor.grad += (dk * k).sum(axis=(0, 2))[:, None]
+        return dq, dk * self.factor.data, dv
+
+
+def test_core_with_parameters_gets_all_heads_and_adds_up_in_one_order(monkeypatch):
+    monkeypatch.setattr(per_sequence, "SCORES", 100)
+    tokens = np.arange(12) < np.array([12, 9, 7, 7, 4, 4, 4, 3, 1])[:, None]
+    q, k, v, dy = (random(8, 51, 64, seed=s) for s in range(4))
+    inside, overlaps = [], []
+
+    class Watched(KeyScale):
+        def backward(self, dy, tape):
+            inside.append(self)
+            overlaps.append(len(inside))
+            time.sleep(0.001)
+            result = super().backward(dy, tape)
+            inside.pop()
+            return result
+
+    threads, found = get_num_threads(), []
+    try:
+        for n in 1, 2, 3:
+            set_num_threads(n)
+            core = Watched(8, 64)
+            results(PerSequence(core), (q, k, v), Packing(tokens), dy)
+            found.append(core.factor.grad)
+    finally:
+        set_num_threads(threads)
+    assert max(overlaps) == 1
+    assert np.array_equal(found[0], found[1]) and np.array_equal(found[0], found[2])
+    assert abs(found[0]).min() > 0  # every head got its own
+
+
+def test_subclass_with_a_forward_of_its_own_must_say_that_it_takes_padding():
+    class Same(DotProduct):
+        pass
+
+    class Mean(DotProduct):
+        def forward(self, q, k, v, mask=None, bias=None, tape=NO_TAPE):
+            return v
+
+    class MaskedMean(Mean):
+        takes_padding = True
+
+    kinds = DotProduct, Same, Mean, MaskedMean
+    assert [per_sequence.takes_padding(kind()) for kind in kinds] == [True, True, False, True]
+    assert not per_sequence.takes_padding(LinearAttention())

@@ -88,6 +88,8 @@ def gemm_add(out, a, b):
     (m, k), n = a.shape, b.shape[1]
     layouts = [_layout(x) for x in (a, b, out)]
     fit = b.shape[0] == k and out.shape == (m, n) and 0 not in (m, n, k)
+    if np.may_share_memory(out, a) or np.may_share_memory(out, b):
+        return False
     if not fit or None in layouts or layouts[2][0] != PLAIN or not out.flags.writeable:
         return False
     (a_order, a_step), (b_order, b_step), (_, step) = layouts

@@ -196,13 +196,14 @@ class Encoder(Layer):
         parts = [] if tape.keep or tape.training or not on_host(ids) else even_parts(layout.lengths)
         if len(parts) < 2:
             return self.run(ids, types, layout, tape)
-        states = np.empty((*ids.shape, self.d_model), self.embed.tokens.weight.data.dtype)
+        states = [None] * len(parts)
 
-        def task(some):
-            states[some] = self.run(ids[some], types if types is None else types[some], layout.part(some), tape)
+        def task(i):
+            some = parts[i]
+            states[i] = self.run(ids[some], types if types is None else types[some], layout.part(some), tape)
 
-        run_each(task, parts)
-        return states
+        run_each(task, range(len(parts)))
+        return np.concatenate(states)[np.argsort(np.concatenate(parts))]
 
     def backward(self, dy, tape):
         """Adds to the gradients of the parameters; ids have none."""

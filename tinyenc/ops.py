@@ -23,16 +23,23 @@ def sum_rows(x):
     x = rows(x)
     if not on_host(x):
         return x.sum(axis=0, dtype=wide(x.dtype))
-    x = x.astype(wide(x.dtype), copy=False)
     with one_thread:
-        return np.ones(len(x), x.dtype) @ x  # a third of the time of a sum
+        return by_parts(lambda x: np.ones(len(x), x.dtype) @ x, x)  # a third of the time of a sum
 
 
 def sum_rows_of_product(x, y):
     """The sum of x * y over every axis but the last."""
     if not on_host(x):
         return sum_rows(x * y)
-    return np.einsum("ni,ni->i", *(rows(a).astype(wide(a.dtype), copy=False) for a in (x, y)))
+    return by_parts(lambda x, y: np.einsum("ni,ni->i", x, y), rows(x), rows(y))
+
+
+def by_parts(total, *arrays, most=1024):
+    """total(*arrays), a sum over rows in float32 or wider, taken over so many rows at a time, lest small numbers are
+    lost beside the sum of all."""
+    parts = [total(*(a[i:i + most].astype(wide(a.dtype), copy=False) for a in arrays))
+             for i in range(0, max(1, len(arrays[0])), most)]
+    return np.sum(parts, axis=0, dtype=np.float64).astype(parts[0].dtype)
 
 
 def add_rows(table, index, x):

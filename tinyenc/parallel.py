@@ -48,7 +48,7 @@ def set_num_threads(n):
     global _threads, _pool
     if n != int(n) or n < 1:
         raise ValueError(f"the number of threads must be a whole number of at least 1, got {n}")
-    _threads = n
+    _threads = n = int(n)
     _pool = ThreadPoolExecutor(n - 1, thread_name_prefix="tinyenc") if n > 1 else None
 
 

@@ -94,10 +94,11 @@ class Packing:
 
 def even_parts(lengths):
     """The places of sequences of such lengths in parts of about PART tokens, as many parts for each thread; none where
-    their sizes would differ much."""
+    some thread would have much less to do."""
     n_tokens, threads = int(lengths.sum()), free_threads()
-    n = threads * max(1, n_tokens // (threads * PART))
+    wanted = threads * max(1, n_tokens // (threads * PART))
+    n = min(wanted, len(lengths))
     order = np.argsort(-lengths, kind="stable")
     parts = [order[i::n] for i in range(n)]
-    even = max(lengths[part].sum() for part in parts) <= 1.2 * n_tokens / n
-    return parts if even else []
+    largest = max(lengths[part].sum() for part in parts)
+    return parts if n_tokens and largest * wanted <= 1.2 * n_tokens else []

@@ -16,9 +16,10 @@ class PerSequence(Layer):
     """core applied to a few sequences at a time, each group with a tape of its own.
 
     The sequences of a batch do not look at each other, nor do heads, so the result is the core's own, with its
-    scores in cache. A long sequence goes a few heads at a time. Of a packed batch a core gets sequences of one length
-    and sees no padding; one whose class says `takes_padding = True`, and so heeds its mask, also gets those of like
-    length together, for fewer calls. On the GPU the core takes the whole batch at once.
+    scores in cache. Of a packed batch a core gets sequences of one length and sees no padding; one whose class says
+    `takes_padding = True`, and so heeds its mask, also gets those of like length together, for fewer calls. A long
+    sequence goes a few heads at a time. A core with parameters gets all heads, and its backwards run one after the
+    other, so that gradients add up in one order. On the GPU the core takes the whole batch at once.
     """
 
     def __init__(self, core):
@@ -29,7 +30,8 @@ class PerSequence(Layer):
         if not on_host(q):
             return self.core.forward(q, k, v, mask, bias, tape)
         y = heads_like(q)
-        groups = list(packed_groups(q, mask, self.core) if isinstance(mask, Packing) else dense_groups(q, k, mask))
+        cut = packed_groups(q, mask, self.core) if isinstance(mask, Packing) else dense_groups(q, k, mask, self.core)
+        groups = list(cut)
         biases = [bias and bias.part(group.heads, group.length) for group in groups]
         tapes = [tape.fork() for _ in groups]
 
@@ -51,7 +53,8 @@ class PerSequence(Layer):
             for whole, part in zip(gradients, self.core.backward(groups[i].take(dy), tapes[i])):
                 groups[i].put(whole, part)
 
-        run_each(task, range(len(groups)))
+        each = in_turn if self.core.parameters() else run_each
+        each(task, range(len(groups)))
         if bias is not None and bias.learnt:
             for group, part in zip(groups, biases):  # in this order, whichever was done first
                 bias.add_part(part, group.heads)
@@ -102,22 +105,36 @@ class PackedGroup:
         tokens[...] = part.reshape(tokens.shape) if self.real is None else part[self.real]
 
 
-def dense_groups(q, k, mask):
+def in_turn(task, items):
+    """As run_each, on this thread."""
+    for item in items:
+        task(item)
+
+
+def dense_groups(q, k, mask, core):
     """The groups of a batch, q (B, H, T, K) and k (B, H, S, K)."""
     b, h, t, _ = q.shape
-    for few, heads in shares(b, h, t * k.shape[2]):
+    for few, heads in shares(b, h, t * k.shape[2], core):
         yield DenseGroup(few, heads, t, mask)
 
 
 def packed_groups(q, packing, core):
     """The groups of a packed batch, q (H, N, K): of equal lengths, or of like ones where the core takes padding."""
     h, start = q.shape[0], 0
-    wasted = WASTED if getattr(core, "takes_padding", False) else 0
+    wasted = WASTED if takes_padding(core) else 0
     for lengths in alike(packing.longest_first, h, wasted):
-        for few, heads in shares(len(lengths), h, lengths[0] ** 2):
+        for few, heads in shares(len(lengths), h, lengths[0] ** 2, core):
             first = start + sum(lengths[:few.start])
             yield PackedGroup(first, lengths[few], heads)
         start += sum(lengths)
+
+
+def takes_padding(core):
+    """Whether core's class says so. A subclass with a forward of its own must say it for that one."""
+    kinds = type(core).__mro__
+    says, does = (next((i for i, kind in enumerate(kinds) if name in vars(kind)), len(kinds))
+                  for name in ("takes_padding", "forward"))
+    return says <= does and getattr(core, "takes_padding", False)
 
 
 def alike(lengths, n_heads, wasted):
@@ -138,10 +155,10 @@ def alike(lengths, n_heads, wasted):
         yield group
 
 
-def shares(n_sequences, n_heads, scores):
+def shares(n_sequences, n_heads, scores, core):
     """(some sequences, some heads), two slices, over all of both: about SCORES scores each, `scores` for one head."""
     few = max(1, SCORES // max(1, n_heads * scores))
-    heads = n_heads if few > 1 else min(n_heads, max(1, SCORES // max(1, scores)))
+    heads = n_heads if few > 1 or core.parameters() else min(n_heads, max(1, SCORES // max(1, scores)))
     for i in range(0, n_sequences, few):
         for j in range(0, n_heads, heads):
             yield slice(i, min(i + few, n_sequences)), slice(j, min(j + heads, n_heads))
