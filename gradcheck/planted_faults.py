@@ -93,8 +93,8 @@ def run(chosen, cases, processes=1, every=1):
             return [(mutant.name, bench.catches(mutant)) for mutant in faults]
         global _work
         _work = bench, faults  # workers are forks: they find the bench as it is, and nothing is sent to them
-        with multiprocessing.get_context("fork").Pool(processes) as pool:
-            caught = pool.map(_catch, range(len(faults)), chunksize=8)
+        with multiprocessing.get_context("fork").Pool(processes, maxtasksperchild=1) as pool:  # one fault, one fork:
+            caught = pool.map(_catch, range(len(faults)), chunksize=1)  # what it overwrites does not reach the next
         return [(mutant.name, case) for mutant, case in zip(faults, caught)]
     finally:
         parallel.set_num_threads(threads)

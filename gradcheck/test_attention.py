@@ -1,9 +1,10 @@
 """Attention: cores, and the heads around them."""
 
-from tinyenc import MultiHeadAttention
+from tinyenc import MultiHeadAttention, Parameter
 from tinyenc.attention import DotProduct
 from tinyenc.attention.per_sequence import PerSequence
 from tinyenc.positions import ALiBi, NoPositions, RelativeBias, Rotary, T5Buckets
+from tinyenc.tape import NO_TAPE
 
 from .cases import CAUSAL, MEMORY, PACKED, PADDING, case, checks, x
 
@@ -27,6 +28,24 @@ class EqualLengths(DotProduct):
     takes_padding = False
 
 
+class KeyScale(DotProduct):
+    """A core with a parameter: a factor for each head and place of the keys."""
+
+    def __init__(self, n_heads, width):
+        super().__init__()
+        self.factor = Parameter(x(n_heads, 1, width))
+
+    def forward(self, q, k, v, mask=None, bias=None, tape=NO_TAPE):
+        tape.push(self, k)
+        return super().forward(q, k * self.factor.data, v, mask, bias, tape)
+
+    def backward(self, dy, tape):
+        dq, dk, dv = super().backward(dy, tape)
+        (k,) = tape.pop(self)
+        self.factor.grad += (dk * k).sum(axis=(0, 2))[:, None]
+        return dq, dk * self.factor.data, dv
+
+
 def attention(dropout=0.0, positions=None, attend=None):
     return MultiHeadAttention(8, 2, dropout, attend, positions, rng=0)
 
@@ -46,6 +65,7 @@ CASES = [
     case("parts-dropout", PerSequence(DotProduct(0.3)), Q, K, V, mask=PADDING, seed=1),
     case("parts-packed", PerSequence(DotProduct(0.3)), H_Q, H_K, H_V, mask=PACKED, seed=1),
     case("parts-bias", PerSequence(DotProduct()), Q, K, V, PADDING, BIAS),
+    case("parts-with-parameters", PerSequence(KeyScale(2, 4)), H_Q, H_K, H_V, mask=PACKED),
     case("self", attention(), SELF, SELF),
     case("self-apart", attention(), SELF, x(3, 5, 8, seed=1)),
     case("cross", attention(), SELF, x(3, 6, 8)),

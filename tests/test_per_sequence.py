@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from support import random
 
-from tinyenc import Parameter, Tape
+from gradcheck.test_attention import KeyScale
+from tinyenc import Tape
 from tinyenc.attention import DotProduct, LinearAttention, per_sequence
 from tinyenc.attention.layout import Packing
 from tinyenc.attention.per_sequence import PerSequence
@@ -104,24 +105,6 @@ def test_nan_in_one_sequence_stays_there():
     for result in results(PerSequence(DotProduct()), (q, k, v), Packing(tokens), dy):
         assert np.isnan(result[:, 6:11]).any()
         assert np.isfinite(result[:, :6]).all() and np.isfinite(result[:, 11:]).all()
-
-
-class KeyScale(DotProduct):
-    """A core with a parameter: a factor for each head and place of the keys."""
-
-    def __init__(self, n_heads, width):
-        super().__init__()
-        self.factor = Parameter(random(n_heads, 1, width))
-
-    def forward(self, q, k, v, mask=None, bias=None, tape=NO_TAPE):
-        tape.push(self, k)
-        return super().forward(q, k * self.factor.data, v, mask, bias, tape)
-
-    def backward(self, dy, tape):
-        dq, dk, dv = super().backward(dy, tape)
-        (k,) = tape.pop(self)
-        self.factor.grad += (dk * k).sum(axis=(0, 2))[:, None]
-        return dq, dk * self.factor.data, dv
 
 
 def test_core_with_parameters_gets_all_heads_and_adds_up_in_one_order(monkeypatch):

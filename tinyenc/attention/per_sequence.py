@@ -53,12 +53,19 @@ class PerSequence(Layer):
             for whole, part in zip(gradients, self.core.backward(groups[i].take(dy), tapes[i])):
                 groups[i].put(whole, part)
 
-        each = in_turn if self.core.parameters() else run_each
-        each(task, range(len(groups)))
+        self.each(task, range(len(groups)))
         if bias is not None and bias.learnt:
             for group, part in zip(groups, biases):  # in this order, whichever was done first
                 bias.add_part(part, group.heads)
         return gradients
+
+    def each(self, task, items):
+        """task(item) for all items: side by side, or one after the other where the core's gradients add up."""
+        if not self.core.parameters():
+            run_each(task, items)
+            return
+        for item in items:
+            task(item)
 
 
 class DenseGroup:
@@ -103,12 +110,6 @@ class PackedGroup:
         tokens = y[self.heads, self.tokens].swapaxes(0, 1)
         part = part.swapaxes(1, 2)  # (few, length, heads, K)
         tokens[...] = part.reshape(tokens.shape) if self.real is None else part[self.real]
-
-
-def in_turn(task, items):
-    """As run_each, on this thread."""
-    for item in items:
-        task(item)
 
 
 def dense_groups(q, k, mask, core):
