@@ -41,9 +41,9 @@ def test_half_precision_trains_to_about_the_loss_of_float32(layer):
         return np.array([float(step.loss) for step in run])
 
     full, half = losses(np.float32, None), losses(np.float16, LossScale(2.0**10))
-    assert full[:10].mean() > 1 and np.median(full[-10:]) < 0.1  # dropout makes a step stand out now and then
+    assert full[:10].mean() > 1 and full[-10:].mean() < 0.1
     assert abs(half[:10] - full[:10]).max() < 0.03
-    assert np.median(half[-10:]) < 0.1
+    assert half[-10:].mean() < 0.1
 
 
 def test_every_array_between_layers_is_half_with_statistics_softmax_sums_and_masters_in_float32():

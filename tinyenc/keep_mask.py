@@ -35,12 +35,12 @@ class KeepMask:
 
 
 class KeepScores(KeepMask):
-    """The KeepMask of scores (B, H, T, S): on the CPU, kept lies in memory as they do, (S, B, H, T)."""
+    """The KeepMask of scores (B, H, T, S); on the CPU it lies in memory as they do, (S, B, H, T)."""
 
     def __init__(self, p, seed, scores):
-        super().__init__(p, seed, np.moveaxis(scores, -1, 0))
+        super().__init__(p, seed, scores)
         if self.kept is not None:
-            self.kept = np.moveaxis(self.kept, 0, -1)
+            self.kept = np.moveaxis(np.moveaxis(self.kept, -1, 0).copy(), 0, -1)
 
 
 @rowwise
@@ -71,7 +71,7 @@ def draw_runs(kept, starts, p, seed):
 
 
 class KeepBlocks:
-    """The KeepScores of scores (B, H, T, S) that are never there as a whole, drawn block by block."""
+    """The KeepMask of scores (B, H, T, S) that are never there as a whole, drawn block by block."""
 
     def __init__(self, p, seed, shape):
         self.p = p
@@ -80,11 +80,12 @@ class KeepBlocks:
 
     def block(self, queries, keys):
         """(B, H, t, s): which entries of a block, given by two slices, are kept."""
-        b, h, t, _ = self.shape
+        b, h, t, s = self.shape
         n_queries, n_keys = queries.stop - queries.start, keys.stop - keys.start
-        kept = np.empty((n_keys, b, h, n_queries), bool)
-        starts = np.arange(keys.start * b * h, keys.stop * b * h) * t + queries.start
-        if n_queries == t:  # one run follows the other
-            starts = starts[:1]
+        kept = np.empty((b, h, n_queries, n_keys), bool)
+        starts = np.arange(b * h)[:, None] * t + np.arange(queries.start, queries.stop)
+        starts = starts.ravel() * s + keys.start
+        if n_keys == s:  # the rows of a head follow one another: one run
+            starts = starts[::n_queries]
         draw_runs(kept.reshape(starts.size, -1), starts.tolist(), self.p, self.seed)
-        return kept.transpose(1, 2, 3, 0)
+        return kept

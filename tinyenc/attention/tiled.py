@@ -168,7 +168,7 @@ class Tiles:
                 if keep is not None and not keep.all():
                     scores = np.where(keep, scores, -math.inf)
                 here = slice(keys.start - span.start, keys.stop - span.start)
-                yield keys, scores, None if kept is None else kept[..., here].astype(scores.dtype)
+                yield keys, scores, None if kept is None else in_order_of(scores, kept[..., here])
 
     def keep(self, queries, keys):
         """What mask and core let these queries see of these keys, broadcast to (B, H, t, s); None for all."""
@@ -180,6 +180,13 @@ class Tiles:
         mask = self.mask[:, :, queries if self.mask.shape[2] > 1 else slice(None),
                          keys if self.mask.shape[3] > 1 else slice(None)]
         return mask if sees is None else mask & sees
+
+
+def in_order_of(x, kept):
+    """kept as numbers of x's dtype, in memory as x is."""
+    y = np.empty_like(x)
+    y[...] = kept
+    return y
 
 
 def append(x, column):
