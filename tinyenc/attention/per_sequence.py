@@ -107,9 +107,10 @@ class PackedGroup:
         return padded.swapaxes(1, 2)
 
     def put(self, y, part):
-        tokens = y[self.heads, self.tokens].swapaxes(0, 1)
-        part = part.swapaxes(1, 2)  # (few, length, heads, K)
-        tokens[...] = part.reshape(tokens.shape) if self.real is None else part[self.real]
+        if self.real is None:
+            self.take(y)[...] = part
+        else:
+            y[self.heads, self.tokens].swapaxes(0, 1)[...] = part.swapaxes(1, 2)[self.real]
 
 
 def dense_groups(q, k, mask, core):
