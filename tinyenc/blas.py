@@ -88,9 +88,8 @@ def gemm_add(out, a, b):
     (m, k), n = a.shape, b.shape[1]
     layouts = [_layout(x) for x in (a, b, out)]
     fit = b.shape[0] == k and out.shape == (m, n) and 0 not in (m, n, k)
-    if np.may_share_memory(out, a) or np.may_share_memory(out, b):
-        return False
-    if not fit or None in layouts or layouts[2][0] != PLAIN or not out.flags.writeable:
+    apart = not (np.may_share_memory(out, a) or np.may_share_memory(out, b))
+    if not (fit and apart and out.flags.writeable) or None in layouts or layouts[2][0] != PLAIN:
         return False
     (a_order, a_step), (b_order, b_step), (_, step) = layouts
     gemm(ROW_MAJOR, a_order, b_order, m, n, k, 1.0, a.ctypes.data, a_step, b.ctypes.data, b_step, 1.0, out.ctypes.data,
