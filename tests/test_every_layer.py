@@ -43,7 +43,7 @@ IDS, TOKENS = padded_batch([5, 0, 3])
 MASK = padding_mask(TOKENS) & causal_mask(5)
 X = random(3, 5, 16)
 HEADS = [random(3, 4, 5, 4, seed=s) for s in range(3)]
-BIG = random(7, 128, 80)  # 573 kB: formulas cut it into blocks
+BIG = random(14, 128, 80)  # 1.1 MB: formulas cut it into blocks
 LABELS = np.array([[0, 2, -100, 1, 1], [-100] * 5, [1, 1, 0, -100, -100]])
 
 CASES = {  # name: (layer, arguments of forward)

@@ -50,6 +50,19 @@ def test_softmax_of_half_precision_is_computed_in_float32():
     np.testing.assert_allclose(ops.softmax(x), ops.softmax(x.astype(np.float64)), rtol=1e-6)
 
 
+@pytest.mark.parametrize("there", [np.nan, np.inf, -np.inf, 1e30])
+@pytest.mark.parametrize("shape", [(2, 1, 1, 5), (1, 1, 4, 5), (2, 3, 4, 5)])
+def test_softmax_does_not_see_what_stands_at_masked_keys(shape, there):
+    scores, mask = random(2, 3, 4, 5), random(*shape, seed=1) > 0
+    mask[0, 0, 0] = False  # nothing kept
+    expected = np.exp(scores) * mask
+    total = expected.sum(axis=-1, keepdims=True)
+    hidden = np.moveaxis(np.moveaxis(np.where(mask, scores, there), -1, 0).copy(), 0, -1)  # keys first in memory
+    weights = ops.softmax(hidden, mask)
+    np.testing.assert_allclose(weights, expected / np.where(total == 0, 1, total), rtol=1e-12)
+    assert weights.strides == hidden.strides
+
+
 # B08: the far tails, where 1 - Phi would lose every digit
 @pytest.mark.parametrize(("dtype", "relative", "absolute"), [(np.float64, 5e-14, 0), (np.float32, 0, 1e-7)])
 def test_normal_distribution_is_right_in_both_tails(dtype, relative, absolute):
@@ -89,11 +102,11 @@ def test_sums_over_many_half_precision_rows_do_not_stop_growing():
 # The formulas run in blocks over large arrays: same numbers as the plain formula on a row at a time.
 @pytest.mark.parametrize("name", ["normalise", "relu", "gelu", "gelu_tanh", "normal_cdf", "softmax", "log_softmax"])
 def test_large_array_gives_what_its_rows_give_one_by_one(name):
-    x = random(700, 130)  # 728 kB: several blocks, and a last one that is not full
+    x = random(1500, 130)  # 1.6 MB: several blocks, and a last one that is not full
     formula = getattr(ops, name)
     extra = (1e-5,) if name == "normalise" else ()
     whole = formula(x, *extra)
-    for row in 0, 251, 252, 503, 699:
+    for row in 0, 1007, 1008, 1499:
         alone = formula(x[row:row + 1], *extra)
         for a, b in zip(whole, alone) if isinstance(whole, tuple) else [(whole, alone)]:
             np.testing.assert_allclose(a[row], b[0], rtol=1e-13, atol=1e-15)

@@ -398,11 +398,11 @@ def test_a_step_works_on_blocks_of_all_parameters_that_fit_in_cache():
             assert w.ndim == 1 and w.shape == g.shape
             self.sizes.append(w.size)
 
-    large = [parameter(np.zeros((1500, 100)), dtype) for dtype in (np.float16, np.float32)]
+    large = [parameter(np.zeros((3000, 100)), dtype) for dtype in (np.float16, np.float32)]
     optimizer = Blocks([*large, parameter(1.0)])
     optimizer.step()
     limit = parallel.BLOCK_BYTES // 4
-    assert sum(optimizer.sizes) == 300_001 and max(optimizer.sizes) == limit and min(optimizer.sizes) == 1
+    assert sum(optimizer.sizes) == 600_001 and max(optimizer.sizes) == limit and min(optimizer.sizes) == 1
 
 
 @every_rule

@@ -203,7 +203,10 @@ class Encoder(Layer):
             states[i] = self.run(ids[some], types if types is None else types[some], layout.part(some), tape)
 
         run_each(task, range(len(parts)))
-        return np.concatenate(states)[np.argsort(np.concatenate(parts))]
+        y = np.empty((len(ids), *states[0].shape[1:]), states[0].dtype)
+        for some, part in zip(parts, states):
+            y[some] = part
+        return y
 
     def backward(self, dy, tape):
         """Adds to the gradients of the parameters; ids have none."""

@@ -24,7 +24,7 @@ import numpy as np
 from .backend import on_host
 from .blas import one_thread
 
-BLOCK_BYTES = 512 * 1024  # fits in one core's L2 cache; smaller ones wait more often for the interpreter lock
+BLOCK_BYTES = 1 << 20  # one core's L2 cache; smaller ones wait more often for the interpreter lock
 
 _here = threading.local()  # .busy is True inside a task: a task that calls `run_each` runs it alone
 

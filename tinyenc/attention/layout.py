@@ -97,8 +97,10 @@ def even_parts(lengths):
     some thread would have much less to do."""
     n_tokens, threads = int(lengths.sum()), free_threads()
     wanted = threads * max(1, n_tokens // (threads * PART))
-    n = min(wanted, len(lengths))
-    order = np.argsort(-lengths, kind="stable")
-    parts = [order[i::n] for i in range(n)]
-    largest = max(lengths[part].sum() for part in parts)
-    return parts if n_tokens and largest * wanted <= 1.2 * n_tokens else []
+    sizes = np.zeros(min(wanted, len(lengths)), int)
+    parts = [[] for _ in sizes]
+    for place in np.argsort(-lengths, kind="stable"):  # the longest first, each to the smallest part
+        part = sizes.argmin()
+        sizes[part] += lengths[place]
+        parts[part].append(place)
+    return [np.array(part) for part in parts] if n_tokens and sizes.max() * wanted <= 1.2 * n_tokens else []

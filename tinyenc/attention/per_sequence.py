@@ -93,24 +93,29 @@ class PackedGroup:
     def __init__(self, start, lengths, heads):
         self.tokens, self.heads, self.length = slice(start, start + sum(lengths)), heads, lengths[0]
         self.shape = len(lengths), self.length
-        self.real, self.mask = None, None  # which tokens of (few, length) are there
+        self.mask = None
         if lengths[-1] < self.length:
-            self.real = np.arange(self.length) < np.array(lengths)[:, None]
-            self.mask = self.real[:, None, None]
+            real = np.arange(self.length) < np.array(lengths)[:, None]  # which tokens of (few, length) are there
+            self.mask = real[:, None, None]
+            self.places = np.flatnonzero(real)
+            self.padding = np.flatnonzero(~real)
+            self.source = (real.cumsum() - 1).reshape(self.shape)  # the token for each place; at padding the last one
 
     def take(self, x):
         tokens = x[self.heads, self.tokens].swapaxes(0, 1)  # (n, heads, K)
-        if self.real is None:
+        if self.mask is None:
             return tokens.reshape(*self.shape, *tokens.shape[1:]).swapaxes(1, 2)
-        padded = np.zeros((*self.shape, *tokens.shape[1:]), x.dtype)
-        padded[self.real] = tokens
+        padded = tokens.take(self.source, axis=0)
+        padded.reshape(-1, *tokens.shape[1:])[self.padding] = 0
         return padded.swapaxes(1, 2)
 
     def put(self, y, part):
-        if self.real is None:
+        if self.mask is None:
             self.take(y)[...] = part
         else:
-            y[self.heads, self.tokens].swapaxes(0, 1)[...] = part.swapaxes(1, 2)[self.real]
+            part = part.swapaxes(1, 2)
+            part = part.reshape(-1, *part.shape[2:]).take(self.places, axis=0)
+            y[self.heads, self.tokens].swapaxes(0, 1)[...] = part
 
 
 def dense_groups(q, k, mask, core):

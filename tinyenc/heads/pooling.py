@@ -11,6 +11,7 @@ import numpy as np
 from ..attention.masks import real_tokens
 from ..backend import array_module, like, wide
 from ..layer import Layer
+from ..ops import product
 from ..tape import NO_TAPE
 
 
@@ -35,15 +36,16 @@ class MeanPool(Layer):
     """The mean of the states of the real tokens, summed in float32 or wider."""
 
     def forward(self, states, mask=None, tape=NO_TAPE):
-        real = where_real(states, mask)[..., None]  # (B, T, 1)
-        count = real.sum(axis=1).clip(1).astype(wide(states.dtype))  # (B, 1)
+        real = where_real(states, mask)[:, None]  # (B, 1, T)
+        count = real.sum(axis=2).clip(1).astype(wide(states.dtype))  # (B, 1)
         tape.push(self, real, count)
-        total = (states * real).sum(axis=1, dtype=count.dtype)
+        total = product(real.astype(count.dtype), states)[:, 0]
         return (total / count).astype(states.dtype, copy=False)
 
     def backward(self, dy, tape):
         real, count = tape.pop(self)
-        return (dy / count).astype(dy.dtype, copy=False)[:, None] * real
+        shared = (dy / count)[:, None]  # (B, 1, D)
+        return product(real.mT.astype(count.dtype), shared).astype(dy.dtype, copy=False)
 
 
 class MaxPool(Layer):
