@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support import gradients, padded_batch, random, small_classifier
 
-from tinyenc.parallel import get_num_threads, in_blocks, rowwise, run_each, set_num_threads
+from tinyenc.parallel import even_step, get_num_threads, in_blocks, rowwise, run_each, set_num_threads
 
 
 @pytest.fixture(autouse=True)
@@ -113,6 +113,13 @@ def test_loss_and_gradients_have_the_same_bits_for_any_number_of_threads():
     for loss, grads in results[1:]:
         assert loss == results[0][0]
         assert all(np.array_equal(grads[name], results[0][1][name]) for name in grads)
+
+
+@pytest.mark.parametrize(("n", "most", "sizes"), [
+    (0, 8, []), (1, 8, [1]), (8, 8, [8]), (9, 8, [5, 4]), (16, 8, [8, 8]), (17, 8, [5, 5, 5, 2]), (3, 1, [1, 1, 1])])
+def test_blocks_are_equal_and_of_an_even_number_where_possible(n, most, sizes):
+    step = even_step(n, most)
+    assert [min(step, n - start) for start in range(0, n, step)] == sizes
 
 
 @rowwise

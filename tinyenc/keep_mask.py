@@ -5,9 +5,9 @@ import math
 import numpy as np
 
 from .backend import on_host
-from .parallel import rowwise, run_each
+from .parallel import even_step, rowwise, run_each
 
-CHUNK = 1 << 18  # entries drawn by one thread at a time; divisible by 4
+CHUNK = 1 << 18  # the most entries drawn by one thread at a time
 
 
 class KeepMask:
@@ -54,7 +54,8 @@ def keep_scaled(x, kept, gain, out=None):
 def draw(shape, p, seed):
     """A boolean array, True with probability 1 - p."""
     kept = np.empty(math.prod(shape), bool)
-    run_each(lambda start: draw_runs(kept[None, start:start + CHUNK], [start], p, seed), range(0, kept.size, CHUNK))
+    step = even_step(kept.size, CHUNK)
+    run_each(lambda start: draw_runs(kept[None, start:start + step], [start], p, seed), range(0, kept.size, step))
     return kept.reshape(shape)
 
 

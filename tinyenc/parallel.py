@@ -109,6 +109,12 @@ def share_rows(task, matrix, least=128):
     run_each(lambda start: task(slice(start, start + size)), range(0, n, size))
 
 
+def even_step(n, most):
+    """The length of equal blocks of n things, at most so many in each: of one block, or of an even number of them, lest
+    a small rest keeps one thread busy while another waits."""
+    return max(1, n) if n <= most else -(-n // (2 * -(-n // (2 * most))))
+
+
 def rowwise(formula):
     """Decorate a formula over rows (the last axis) so that it runs in blocks of rows on all cores.
 
@@ -139,7 +145,7 @@ def rowwise(formula):
 
         likes = block(slice(0, 1))  # one row tells the shapes and dtypes
         outs = [np.empty((n_rows, *like.shape[1:]), like.dtype) for like in likes]
-        step = max(1, BLOCK_BYTES // (first.shape[-1] * first.itemsize))
+        step = even_step(n_rows, max(1, BLOCK_BYTES // (first.shape[-1] * first.itemsize)))
 
         def task(start):
             some = slice(start, start + step)
