@@ -37,14 +37,16 @@ def compare(preset, task, kind, rounds, clock):
         for side in sides:
             side.ask("seconds", 2)  # the first steps make the optimiser's arrays and warm the caches
             steps.append(max(1, round(TURN / side.ask("seconds", 1))))
+        memory = [side.ask("peak_bytes") for side in sides]  # all of a step's, and nothing of the products'
         times = [[] for _ in sides]
+        products = []  # on tinyenc's side, right after its steps
         for turn in range(rounds):
             for i in sorted(range(len(sides)), reverse=turn % 2):
                 time.sleep(0.05)  # until the idle threads of the side before have stopped spinning
                 times[i].append(sides[i].ask("seconds", steps[i], clock))
+                if i == 0:
+                    products.append(sides[0].ask("products", steps[0], clock))
         ours, *theirs = times
-        memory = [side.ask("peak_bytes") for side in sides]
-        products = statistics.median(sides[0].ask("products", steps[0], clock) for _ in range(3))
     finally:
         for side in sides:
             side.__exit__()
@@ -56,7 +58,8 @@ def compare(preset, task, kind, rounds, clock):
         difference = both.ask("largest_difference", LAYERS[fastest], preset, kind, task)
     return {
         "preset": preset, "task": task, "kind": kind, "time_ratio": middle, "time_ratio_quartiles": [low, high],
-        "memory_ratio": memory[0] / memory[1 + fastest], "products_share": products / statistics.median(ours),
+        "memory_ratio": memory[0] / memory[1 + fastest],
+        "products_share": statistics.median(a / b for a, b in zip(products, ours)),
         "loss_difference": difference, "against": LAYERS[fastest], "seconds": statistics.median(ours),
         "bytes": memory[0],
     }
