@@ -327,10 +327,12 @@ def test_parts_of_a_batch_are_about_equal_or_there_are_none():
         assert [part.tolist() for part in layout.even_parts(np.array([10, 40, 50, 20]))] == [[2, 0], [1, 3]]
         assert len(layout.even_parts(np.full(64, 128))) == 8  # of 1,024 tokens
         assert layout.even_parts(np.array([0, 0, 0])) == []
+        parts = layout.even_parts(np.array([1300] * 10 + [0, 0]))  # 12 are wanted, and the empty ones go together
+        assert [part.tolist() for part in parts] == [[i] for i in range(10)] + [[10, 11]]
         for n in 1, 2, 7, 8, 15, 40:
             for threads in 1, 2, 8, 16:
                 set_num_threads(threads)
-                for lengths in np.full(n, 12), np.full(n, 1100), np.arange(n) + 90:
+                for lengths in np.full(n, 12), np.full(n, 1100), np.arange(n) + 90, np.arange(n) % 4 * 1100:
                     parts = layout.even_parts(lengths)
                     assert all(len(part) for part in parts) and len(parts) <= n
                     assert sorted(np.concatenate(parts or [np.arange(n)])) == list(range(n))

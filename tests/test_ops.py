@@ -63,6 +63,15 @@ def test_softmax_does_not_see_what_stands_at_masked_keys(shape, there):
     assert weights.strides == hidden.strides
 
 
+def test_nan_at_a_key_that_is_kept_stays_in_its_row_and_warns_of_nothing():
+    scores, mask = random(2, 3, 4, 5), np.array([True, True, False, True, True])
+    scores[0, 1, 2, 1] = np.nan
+    with np.errstate(all="raise"):
+        weights = ops.softmax(scores, mask)
+    bad = np.isnan(weights).any(axis=-1)
+    assert np.argwhere(bad).tolist() == [[0, 1, 2]]
+
+
 # B08: the far tails, where 1 - Phi would lose every digit
 @pytest.mark.parametrize(("dtype", "relative", "absolute"), [(np.float64, 5e-14, 0), (np.float32, 0, 1e-7)])
 def test_normal_distribution_is_right_in_both_tails(dtype, relative, absolute):

@@ -315,8 +315,8 @@ def softmax(scores, mask=None):
     """exp(score) / sum of exp(score) over the last axis, where mask keeps; zeros where it keeps nothing."""
     scores = scores.astype(wide(scores.dtype), copy=False)
     if mask is not None:
-        limit = np.where(mask, math.inf, -math.inf).astype(scores.dtype)
-        scores = np.fmin(scores, limit, out=np.empty_like(scores))  # quicker than where, and NaN is -inf too
+        limit = np.where(mask, math.nan, -math.inf).astype(scores.dtype)  # fmin takes what is not NaN
+        scores = np.fmin(scores, limit, out=np.empty_like(scores))  # in half the time of where
     top = scores.max(axis=-1, keepdims=True, initial=-math.inf)
     top = np.where(top == -math.inf, 0, top)  # a row with nothing kept: exp(-inf - 0) is the zero wanted
     weights = scores - top

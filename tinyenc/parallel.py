@@ -110,8 +110,8 @@ def share_rows(task, matrix, least=128):
 
 
 def even_step(n, most):
-    """The length of equal blocks of n things, at most so many in each: of one block, or of an even number of them, lest
-    a small rest keeps one thread busy while another waits."""
+    """The length of equal blocks of n things, at most so many in each: of one block, or (unless blocks are of a few
+    things only) of an even number of them, lest a small rest keeps one thread busy while another waits."""
     return max(1, n) if n <= most else -(-n // (2 * -(-n // (2 * most))))
 
 

@@ -103,4 +103,6 @@ def even_parts(lengths):
         part = sizes.argmin()
         sizes[part] += lengths[place]
         parts[part].append(place)
-    return [np.array(part) for part in parts] if n_tokens and sizes.max() * wanted <= 1.2 * n_tokens else []
+    if n_tokens == 0 or sizes.max() * wanted > 1.2 * n_tokens:
+        return []
+    return [np.array(part) for part in parts if part]  # empty sequences may all have gone to one part
