@@ -4,6 +4,7 @@ from support import random
 
 from tinyenc import NO_TAPE, Dropout, FeedForward, Tape
 from tinyenc.attention import DotProduct
+from tinyenc.keep_mask import draw, draw_runs
 
 
 # E01
@@ -77,6 +78,13 @@ def test_same_seed_drops_the_same_entries_whatever_the_number_of_threads():
     finally:
         set_num_threads(threads)
     assert np.array_equal(results[0], results[1]) and np.array_equal(results[0], results[2])
+
+
+@pytest.mark.parametrize("n", [3, 1 << 18, (1 << 18) + 1, 600_002, 1_200_003])
+def test_mask_drawn_in_parts_is_that_of_one_run(n):
+    whole = np.empty((1, n), bool)
+    draw_runs(whole, [0], 0.3, 7)  # parts begin at any place, also inside a word of four draws
+    assert np.array_equal(draw((n,), 0.3, 7), whole[0])
 
 
 def test_one_mask_does_not_repeat_itself_along_a_large_array():

@@ -315,8 +315,7 @@ def softmax(scores, mask=None):
     """exp(score) / sum of exp(score) over the last axis, where mask keeps; zeros where it keeps nothing."""
     scores = scores.astype(wide(scores.dtype), copy=False)
     if mask is not None:
-        limit = np.where(mask, math.nan, -math.inf).astype(scores.dtype)  # fmin takes what is not NaN
-        scores = np.fmin(scores, limit, out=np.empty_like(scores))  # in half the time of where
+        scores = masked(scores, mask)
     top = scores.max(axis=-1, keepdims=True, initial=-math.inf)
     top = np.where(top == -math.inf, 0, top)  # a row with nothing kept: exp(-inf - 0) is the zero wanted
     weights = scores - top
@@ -324,6 +323,12 @@ def softmax(scores, mask=None):
     total = weights.sum(axis=-1, keepdims=True)
     weights /= np.where(total == 0, 1, total)
     return weights
+
+
+def masked(scores, mask):
+    """scores where mask keeps and -inf elsewhere, in memory as scores are. In half the time of where."""
+    limit = np.where(mask, math.nan, -math.inf).astype(scores.dtype)
+    return np.fmin(scores, limit, out=np.empty_like(scores))  # the one that is not NaN
 
 
 def softmax_backward(dweights, weights):

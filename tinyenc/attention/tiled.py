@@ -9,7 +9,7 @@ from ..distance import by_distance, distances
 from ..keep_mask import KeepBlocks
 from ..layer import Layer
 from ..layers.dropout import Dropout
-from ..ops import dot_products
+from ..ops import dot_products, masked
 from ..tape import NO_TAPE
 
 
@@ -166,7 +166,7 @@ class Tiles:
                 if self.bias is not None:
                     scores += self.bias.values[:, queries, keys]
                 if keep is not None and not keep.all():
-                    scores = np.where(keep, scores, -math.inf)
+                    scores = masked(scores, keep)
                 here = slice(keys.start - span.start, keys.stop - span.start)
                 yield keys, scores, None if kept is None else in_order_of(scores, kept[..., here])
 
