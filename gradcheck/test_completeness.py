@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tinyenc import Layer, LayerNorm, MeanPool, MultiHeadAttention
+from tinyenc import BatchNorm, Layer, LayerNorm, MeanPool, MultiHeadAttention
 
 from . import completeness
 from .cases import PADDING, TOKENS, case, x
@@ -37,6 +37,13 @@ def test_a_batch_of_one_is_not_enough():
 def test_a_parameter_without_effect_in_any_case_is_named():
     nothing = case("nothing", LayerNorm(4), np.ones((2, 3, 4)))
     assert "LayerNorm: weight has no effect in any case" in missing([LayerNorm], [nothing])
+
+
+def test_a_mask_without_effect_in_any_case_is_named():
+    named = "BatchNorm: mask has no effect in any case"
+    without = case("inference", BatchNorm(4), x(3, 5, 4), mask=PADDING)  # by its running statistics
+    assert named in missing([BatchNorm], [without])
+    assert named not in missing([BatchNorm], [without, without._replace(seed=1)])
 
 
 def test_a_gradient_that_is_nothing_but_rounding_is_no_effect(monkeypatch):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support import random
 
-from tinyenc import MultiHeadAttention, Tape, causal_mask, window_mask
+from tinyenc import NO_TAPE, MultiHeadAttention, Tape, causal_mask, window_mask
 from tinyenc.attention import CausalLinearAttention, DotProduct, LinearAttention, SlidingWindow, Tiled
 from tinyenc.attention.per_sequence import PerSequence
 from tinyenc.distance import RelativeBias, by_distance
@@ -160,6 +160,21 @@ def test_long_sequence_goes_a_few_heads_at_a_time_and_short_ones_together():
     assert seen == [(1, 1), (1, 1), (4, 2)]
 
 
+def test_core_that_does_not_say_that_it_takes_a_bias_is_refused_with_one():
+    class Mine(DotProduct):
+        def forward(self, q, k, v, mask=None, bias=None, tape=NO_TAPE):
+            return super().forward(q, k, v, mask, None, tape)
+
+    class Willing(Mine):
+        takes_bias = True
+
+    for positions in ALiBi(2), T5Buckets(2):
+        with pytest.raises(ValueError, match=f"^{type(positions).__name__} is a bias on the scores, and Mine does not"):
+            MultiHeadAttention(8, 2, attend=Mine(), positions=positions)
+        MultiHeadAttention(8, 2, attend=Willing(), positions=positions)
+    MultiHeadAttention(8, 2, attend=Mine(), positions=Rotary())
+
+
 REFUSALS = {
     "the window width must be at least 1, got 0": lambda: SlidingWindow(0),
     "n_global must be at least 0, got -1": lambda: SlidingWindow(3, -1),
@@ -174,7 +189,7 @@ REFUSALS = {
     "LinearAttention has no scores to add a bias to":
         lambda: LinearAttention()(*inputs()[:3], None, RelativeBias(random(H, 2 * T - 1))),
     "the diagonals of a bias are .heads, 2 T - 1., got shape .3, 8.": lambda: RelativeBias(random(H, 8)),
-    "ALiBi adds to scores, and CausalLinearAttention attention has none":
+    "ALiBi is a bias on the scores, and CausalLinearAttention does not say that it takes one: takes_bias = True":
         lambda: MultiHeadAttention(8, 2, attend=CausalLinearAttention(), positions=ALiBi(2)),
     "ALiBi was made for 4 heads, the attention has 2": lambda: MultiHeadAttention(8, 2, positions=ALiBi(4)),
     "T5Buckets was made for 4 heads, the attention has 2": lambda: MultiHeadAttention(8, 2, positions=T5Buckets(4)),

@@ -28,6 +28,7 @@ from tinyenc import (
     Tape,
     padding_mask,
 )
+from tinyenc.attention import DotProduct
 from tinyenc.distance import RelativeBias, distances
 from tinyenc.gradcheck import GradientError, check_gradients
 from tinyenc.gradcheck.check import checker
@@ -642,6 +643,20 @@ def test_what_has_no_effect_is_named_and_not_counted_as_right():
     assert str(alone).endswith("; w_q.weight, w_q.bias, w_k.weight, w_k.bias and positions.slope have no effect on "
                                "this forward")
     assert str(checked(X)).endswith("; w_k.bias has no effect on this forward")
+
+
+def test_mask_that_hides_something_and_changes_nothing_is_named():
+    class Forgetful(DotProduct):
+        def forward(self, q, k, v, mask=None, bias=None, tape=NO_TAPE):
+            return super().forward(q, k, v, None, bias, tape)
+
+    q, k, v = (np.random.default_rng(i).standard_normal((2, 2, 3, 4)) for i in range(3))
+    hides, hides_nothing = np.array([[1, 1, 0], [1, 0, 0]])[:, None, None], np.ones((2, 1, 1, 3), bool)
+    for core, mask, unheeded in ((Forgetful(), hides, ("mask",)), (Forgetful(), hides == 1, ("mask",)),
+                                 (Forgetful(), hides_nothing, ()), (DotProduct(), hides == 1, ())):
+        assert check_gradients(core, q, k, v, mask=mask).unheeded == unheeded
+    found = str(check_gradients(Forgetful(), q, k, v, mask=hides))
+    assert found.startswith("3 gradients right: ") and found.endswith("; mask has no effect on this forward")
 
 
 @pytest.mark.parametrize("function, derivative", [

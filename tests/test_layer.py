@@ -7,6 +7,7 @@ from support import gradients, padded_batch, random, small_classifier, small_enc
 
 from tinyenc import NO_TAPE, Buffer, Embedding, Layer, LayerNorm, Linear, Parameter, PostLNEncoderLayer, Tape
 from tinyenc.gradcheck import GradientError, check_gradients
+from tinyenc.layer import promises
 
 
 class Pair(Layer):
@@ -221,3 +222,28 @@ def test_buffers_are_saved_and_loaded_and_stay_in_float32_beside_half_precision(
     assert (other.seen.data == 70001).all() and other.seen.data.dtype == np.float32
     assert other.astype(np.float64).seen.data.dtype == np.float64
     assert [name for name, _ in layer.named_parameters()] == ["weight"] and layer.n_parameters == 2
+
+
+def test_subclass_with_a_forward_of_its_own_promises_anew():
+    class Careful(Layer):
+        takes_padding = True
+
+        def forward(self, x, tape=NO_TAPE):
+            return x
+
+    class Same(Careful):
+        pass
+
+    class Careless(Careful):
+        def forward(self, x, tape=NO_TAPE):
+            return -x
+
+    class CarefulAgain(Careless):
+        takes_padding = True
+
+    class Denied(Careful):
+        takes_padding = False
+
+    kinds = Careful, Same, Careless, CarefulAgain, Denied, Linear
+    found = [promises(kind(1, 1) if kind is Linear else kind(), "takes_padding") for kind in kinds]
+    assert found == [True, True, False, True, False, False]

@@ -6,11 +6,10 @@ from support import random
 
 from gradcheck.test_attention import KeyScale
 from tinyenc import Tape
-from tinyenc.attention import DotProduct, LinearAttention, per_sequence
+from tinyenc.attention import DotProduct, per_sequence
 from tinyenc.attention.layout import Packing
 from tinyenc.attention.per_sequence import PerSequence
 from tinyenc.parallel import get_num_threads, set_num_threads
-from tinyenc.tape import NO_TAPE
 
 
 def results(core, arrays, mask, dy, seed=None):
@@ -136,19 +135,3 @@ def test_core_with_parameters_gets_all_heads_and_adds_up_in_one_order(monkeypatc
     assert max(overlaps) == 1
     assert np.array_equal(found[0], found[1]) and np.array_equal(found[0], found[2])
     assert abs(found[0]).min() > 0  # every head got its own
-
-
-def test_subclass_with_a_forward_of_its_own_must_say_that_it_takes_padding():
-    class Same(DotProduct):
-        pass
-
-    class Mean(DotProduct):
-        def forward(self, q, k, v, mask=None, bias=None, tape=NO_TAPE):
-            return v
-
-    class MaskedMean(Mean):
-        takes_padding = True
-
-    kinds = DotProduct, Same, Mean, MaskedMean
-    assert [per_sequence.takes_padding(kind()) for kind in kinds] == [True, True, False, True]
-    assert not per_sequence.takes_padding(LinearAttention())

@@ -143,6 +143,14 @@ class Layer:
         return vars(self)
 
 
+def promises(layer, what):
+    """Whether layer's class says `what = True`. A subclass with a forward of its own must say it for that one."""
+    kinds = type(layer).__mro__
+    says, does = (next((i for i, kind in enumerate(kinds) if name in vars(kind)), len(kinds))
+                  for name in (what, "forward"))
+    return says <= does and getattr(layer, what, False)
+
+
 def _device(array):
     return "cpu" if on_host(array) else "gpu"
 

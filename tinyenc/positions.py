@@ -13,7 +13,7 @@ import numpy as np
 from .backend import array_module, like, wide
 from .distance import RelativeBias, distances
 from .init import normal
-from .layer import Layer, Parameter
+from .layer import Layer, Parameter, promises
 from .tape import NO_TAPE
 
 
@@ -259,11 +259,12 @@ class T5Buckets(Positions):
 
 
 def check_bias(name, bias_heads, n_heads, core):
-    """ValueError unless a bias made for bias_heads fits, and the core has scores to add it to."""
+    """ValueError unless a bias made for bias_heads fits, and the core says that it adds one to its scores."""
     if bias_heads != n_heads:
         raise ValueError(f"{name} was made for {bias_heads} heads, the attention has {n_heads}")
-    if not getattr(core, "has_scores", True):
-        raise ValueError(f"{name} adds to scores, and {type(core).__name__} attention has none")
+    if not promises(core, "takes_bias"):
+        raise ValueError(f"{name} is a bias on the scores, and {type(core).__name__} does not say that it takes one: "
+                         "takes_bias = True")
 
 
 @functools.lru_cache(maxsize=8)

@@ -17,6 +17,7 @@ class DotProduct(Layer):
     """
 
     takes_padding = True  # it may get short sequences together, padded, with a mask
+    takes_bias = True  # it adds a bias to its scores
 
     def __init__(self, dropout=0.0):
         self.dropout = Dropout(dropout)

@@ -16,8 +16,6 @@ class LinearAttention(Layer):
     q: (B, H, T, K); k, v: (B, H, S, K). Returns (B, H, T, K). Half precision is computed in float32.
     """
 
-    has_scores = False
-
     def forward(self, q, k, v, mask=None, bias=None, tape=NO_TAPE):
         self.check(q, k, mask, bias)
         fq, fk = feature(q), feature(k)

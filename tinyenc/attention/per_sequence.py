@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..backend import array_module, on_host
-from ..layer import Layer
+from ..layer import Layer, promises
 from ..parallel import run_each
 from ..tape import NO_TAPE
 from .layout import Packing
@@ -128,20 +128,12 @@ def dense_groups(q, k, mask, core):
 def packed_groups(q, packing, core):
     """The groups of a packed batch, q (H, N, K): of equal lengths, or of like ones where the core takes padding."""
     h, start = q.shape[0], 0
-    wasted = WASTED if takes_padding(core) else 0
+    wasted = WASTED if promises(core, "takes_padding") else 0
     for lengths in alike(packing.longest_first, h, wasted):
         for few, heads in shares(len(lengths), h, lengths[0] ** 2, core):
             first = start + sum(lengths[:few.start])
             yield PackedGroup(first, lengths[few], heads)
         start += sum(lengths)
-
-
-def takes_padding(core):
-    """Whether core's class says so. A subclass with a forward of its own must say it for that one."""
-    kinds = type(core).__mro__
-    says, does = (next((i for i, kind in enumerate(kinds) if name in vars(kind)), len(kinds))
-                  for name in ("takes_padding", "forward"))
-    return says <= does and getattr(core, "takes_padding", False)
 
 
 def alike(lengths, n_heads, wasted):

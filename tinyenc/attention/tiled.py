@@ -24,6 +24,7 @@ class Tiled(Layer):
     """
 
     takes_padding = True
+    takes_bias = True
 
     def __init__(self, dropout=0.0, queries=512, keys=512):
         if queries < 1 or keys < 1:

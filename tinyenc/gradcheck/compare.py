@@ -20,12 +20,14 @@ class Checked(NamedTuple):
     slopes: int  # derivatives compared
     kinks: int  # of them left out, on a kink, and checked again a little beside it
     silent: tuple = ()  # names of arrays that the output does not depend on here: a gradient of zero says little
+    unheeded: tuple = ()  # names of masks that hide something and change nothing here
 
     def __str__(self):
         text = (f"{self.arrays - len(self.silent)} gradients right: {self.slopes} derivatives, largest relative error "
                 f"{self.error:.1e}, {self.kinks} on a kink")
-        has = "has" if len(self.silent) == 1 else "have"
-        return text + (f"; {and_list(self.silent)} {has} no effect on this forward" if self.silent else "")
+        idle = self.silent + self.unheeded
+        has = "has" if len(idle) == 1 else "have"
+        return text + (f"; {and_list(idle)} {has} no effect on this forward" if idle else "")
 
 
 class Row(NamedTuple):
@@ -61,7 +63,7 @@ class Check:
         beside = self.beside.rows() if self.beside else []
         return Checked(max((row.error for row in rows + beside), default=0.0), len(rows),
                        sum(map(len, self._slopes.values())), sum(row.kinks for row in rows),
-                       tuple(row.name for row in rows if row.silent))
+                       tuple(row.name for row in rows if row.silent), self.probe.unheeded())
 
     def holds(self):
         """Whether all is right; stops at the first thing that is wrong. GradientError where a promise is broken."""

@@ -67,9 +67,10 @@ class Probe:
         """The arguments in which this array is given."""
         return [name for name in self.differentiated if self.given[name] is array]
 
-    def forward(self, tape=None, change=None):
-        """The output at the point, or with change(x) for every input x; a tape of the probe's seed by default."""
-        values = list(self.given.values())
+    def forward(self, tape=None, change=None, given=None):
+        """The output at the point, or with change(x) for every input x, or with other values for what `given` names;
+        a tape of the probe's seed by default."""
+        values = list({**self.given, **(given or {})}.values())
         if change:
             changed = {id(x): change(x) for x in self.inputs.values()}
             values = [changed.get(id(value), value) for value in values]
@@ -119,6 +120,15 @@ class Probe:
             return copy.copy(self.forward())
         finally:
             array[...] = kept
+
+    def hiding(self):
+        """{name: mask} of the masks that hide something."""
+        return {name: value for name, value in self.given.items() if is_mask(name, value) and not value.all()}
+
+    def unheeded(self):
+        """Names of the masks that hide something, where the output is the same without them."""
+        return tuple(name for name, mask in self.hiding().items()
+                     if np.allclose(self.forward(given={name: np.ones_like(mask)}), self.y, 0, self.rounding))
 
     def step(self, name):
         """A step for two-sided differences: where their error, as step^2, equals that of rounding, as 1 / step.
@@ -204,6 +214,11 @@ def argument_names(forward, args):
 def is_float(value):
     """Whether value is an array that is differentiated."""
     return isinstance(value, np.ndarray) and value.dtype.kind == "f"
+
+
+def is_mask(name, value):
+    """Whether value is a mask: booleans, or 0 and 1 by that name."""
+    return isinstance(value, np.ndarray) and (value.dtype == bool or name == "mask")
 
 
 def own_copies(values, dtype):
