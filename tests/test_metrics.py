@@ -37,6 +37,12 @@ def test_micro_f1_over_chosen_classes_leaves_the_others_out():
     assert f1_micro(PREDICTED, LABELS, classes=[9]) == 0.0
 
 
+def test_f1_of_a_vocabulary_takes_no_table_of_all_pairs():
+    predicted, labels = [0, 9, 200_000], [0, 200_000, 200_000]  # 320 GB, if it did
+    assert f1_macro(predicted, labels) == pytest.approx((1 + 0 + 2 / 3) / 3, abs=1e-15)
+    assert f1_micro(predicted, labels) == pytest.approx(2 / 3, abs=1e-15)
+
+
 def test_ignored_positions_do_not_count_in_any_shape():
     labels = np.array([[0, 1, IGNORE], [2, IGNORE, IGNORE]])
     predicted = np.array([[0, 2, 1], [2, 0, 2]])

@@ -19,10 +19,7 @@ def confusion(predicted, labels, n_classes=None):
     C is `n_classes`, or one more than the highest class that occurs. IndexError: a class outside 0 .. C - 1.
     """
     predicted, labels = _counted(predicted, labels)
-    lowest, highest = min(predicted.min(), labels.min()), max(predicted.max(), labels.max())
-    n = highest + 1 if n_classes is None else n_classes
-    if lowest < 0 or highest >= n:
-        raise IndexError(f"class {lowest if lowest < 0 else highest} is not in 0 .. {n - 1}")
+    n = _number_of_classes(predicted, labels, n_classes)
     return np.bincount(labels * n + predicted, minlength=n * n).reshape(n, n)
 
 
@@ -51,9 +48,19 @@ def f1_micro(predicted, labels, classes=None):
 
 def _right_and_wrong(predicted, labels):
     """For each class tp and fp + fn, two arrays (C,)."""
-    counts = confusion(predicted, labels)
-    right = counts.diagonal()
-    return right, counts.sum(axis=0) + counts.sum(axis=1) - 2 * right
+    predicted, labels = _counted(predicted, labels)
+    n = _number_of_classes(predicted, labels)
+    right = np.bincount(labels[predicted == labels], minlength=n)
+    return right, np.bincount(predicted, minlength=n) + np.bincount(labels, minlength=n) - 2 * right
+
+
+def _number_of_classes(predicted, labels, n_classes=None):
+    """n_classes, or one more than the highest class that occurs; IndexError where one is outside."""
+    lowest, highest = min(predicted.min(), labels.min()), max(predicted.max(), labels.max())
+    n = highest + 1 if n_classes is None else n_classes
+    if lowest < 0 or highest >= n:
+        raise IndexError(f"class {lowest if lowest < 0 else highest} is not in 0 .. {n - 1}")
+    return n
 
 
 def _counted(predicted, labels):
