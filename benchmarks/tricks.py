@@ -95,7 +95,7 @@ class AddAt(TinyencSide):
 
 TRICKS = {
     "blocks that fit in cache, on all threads": WholeArrays,
-    "rows of products shared out, BLAS on one thread each": BlasThreads,
+    "products shared out, BLAS on one thread each": BlasThreads,
     "attention a few sequences at a time": WholeBatches,
     "sequences of like length together in attention": EqualLengths,
     "bias and gradients added by BLAS": AddedByNumpy,

@@ -17,8 +17,8 @@ EQUIVALENT = {
     **{f"attention.per_sequence.PerSequence.each: if not self.core.parameters(): -> if {other}self.core.parameters():":
        "where gradients add up, side by side is right too but for a rare race" for other in ("", "not not ")},
     "layers.recompute.Recompute.backward: replay.check_empty() -> pass": "looks whether all is well",
-    "ops.add_weight_gradient: share_rows(share, x_columns) -> share_rows(share, dweight)":
-        "only its length is read, which both share",
+    **{f"ops.add_weight_gradient: share(part, dweight, len(x_rows)) -> share(part, dweight, len({other}))":
+       "the depth only decides how many threads share it" for other in ("dweight", "x", "dy", "dy_rows")},
     **{f"{CHUNKS}{OVER_CHUNKS.format('fq')} -> {OVER_CHUNKS.format(other)}": "only its length is read, which all share"
        for other in ("dmixed", "fk", "v1", "dfq", "dfk", "dv1")},
     **{f"{EMPTY}{zeros}": "the state before the first chunk is zero, as is what is made of it"

@@ -9,8 +9,9 @@ from support import random
 
 from tinyenc import blas, ops
 from tinyenc.blas import OneThread, gemm_add, one_thread
-from tinyenc.parallel import get_num_threads, set_num_threads, share_rows
+from tinyenc.parallel import WORTH_A_THREAD, get_num_threads, run_each, set_num_threads, share
 
+DEEP = 1 << 30  # so deep a product is worth every thread
 TELLING = pytest.mark.skipif(not one_thread.possible, reason="this NumPy's BLAS takes no orders (it is not OpenBLAS)")
 
 
@@ -49,9 +50,22 @@ def test_tasks_side_by_side_find_blas_on_one_thread_and_it_comes_back_after_an_e
     before, seen = one_thread._get(), []
     one_thread._set(2)
     try:
-        share_rows(lambda some: seen.append(one_thread._get()), np.zeros((1000, 4)))
+        share(lambda *some: seen.append(one_thread._get()), np.zeros((1000, 4)), DEEP)
         with pytest.raises(ZeroDivisionError):
-            share_rows(lambda some: 1 / 0, np.zeros((1000, 4)))
+            share(lambda *some: 1 / 0, np.zeros((1000, 4)), DEEP)
+        assert one_thread._get() == 2
+    finally:
+        one_thread._set(before)
+    assert seen == [1, 1]
+
+
+@TELLING
+def test_a_task_alone_finds_blas_on_one_thread_too():
+    before, seen = one_thread._get(), []
+    one_thread._set(2)  # its threads would wait for their next call with a core each, and for a core where others work
+    try:
+        share(lambda *some: seen.append(one_thread._get()), np.zeros((1000, 4)), 1)
+        run_each(lambda item: seen.append(one_thread._get()), [0])
         assert one_thread._get() == 2
     finally:
         one_thread._set(before)
@@ -89,23 +103,26 @@ def test_another_blas_is_left_alone(monkeypatch):
     monkeypatch.setattr(one_thread, "possible", False)
     set_num_threads(2)
     shares = []
-    share_rows(shares.append, np.zeros((1000, 4)))
-    assert shares == [slice(0, 1000)]  # BLAS uses its own threads for all of it
+    share(lambda rows, columns: shares.append((rows, columns)), np.zeros((1000, 4)), DEEP)
+    assert shares == [(slice(0, 1000), slice(None))]  # BLAS uses its own threads for all of it
 
 
-@pytest.mark.parametrize("n", [0, 1, 127, 255, 256, 1000, 1001])
+@pytest.mark.parametrize("shape", [(0, 0), (0, 5), (1, 1), (1, 700), (127, 3), (255, 256), (1001, 2), (3, 1001)])
+@pytest.mark.parametrize("depth", [0, 1, 1 << 14, DEEP])
 @pytest.mark.parametrize("threads", [1, 2, 3, 16])
-def test_shares_cover_each_row_once_and_are_not_small(n, threads):
+def test_shares_cover_each_entry_once_along_the_longer_side_and_are_not_small(shape, depth, threads):
     set_num_threads(threads)
-    seen, sizes = np.zeros(n, int), []
+    seen, sizes = np.zeros(shape, int), []
 
-    def share(some):
-        seen[some] += 1
-        sizes.append(len(range(n)[some]))
+    def task(rows, columns):
+        seen[rows, columns] += 1
+        sizes.append(seen[rows, columns].shape)
 
-    share_rows(share, np.zeros((n, 2)))
+    share(task, np.zeros(shape), depth)
     assert (seen == 1).all()
-    assert len(sizes) <= threads and sum(size < 64 for size in sizes) <= (n < 64)
+    assert len(sizes) <= threads
+    assert len(sizes) <= max(1, np.prod(shape) * depth // WORTH_A_THREAD)
+    assert all(min(shape) in size for size in sizes)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

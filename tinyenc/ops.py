@@ -10,7 +10,7 @@ import numpy as np
 
 from .backend import array_module, on_host, wide
 from .blas import gemm_add, one_thread
-from .parallel import rowwise, share_rows
+from .parallel import rowwise, share
 
 
 def rows(x):
@@ -59,7 +59,8 @@ def product(a, b, out=None):
     in float32, a @ b."""
     if not on_host(a):
         return np.matmul(a, b, out=out)
-    return np.matmul(a, b, out=out, dtype=wide(np.result_type(a, b)), casting="same_kind")
+    with one_thread:
+        return np.matmul(a, b, out=out, dtype=wide(np.result_type(a, b)), casting="same_kind")
 
 
 def add_product(out, a, b):
@@ -69,29 +70,29 @@ def add_product(out, a, b):
 
 
 def matmul(x, weight, bias=None):
-    """x @ weight, + bias where there is one, for x of any leading shape: one matrix product, rows shared by threads."""
+    """x @ weight, + bias where there is one, for x of any leading shape: one matrix product, shared by all threads."""
     x_rows = rows(x)
     y = array_module(x).empty((len(x_rows), weight.shape[1]), np.result_type(x, weight))
 
-    def share(some):
+    def part(some, columns):
         if bias is None:
-            product(x_rows[some], weight, out=y[some])
+            product(x_rows[some], weight[:, columns], out=y[some, columns])
         else:
-            y[some] = bias
-            add_product(y[some], x_rows[some], weight)
+            y[some, columns] = bias[columns]
+            add_product(y[some, columns], x_rows[some], weight[:, columns])
 
-    share_rows(share, x_rows)
+    share(part, y, weight.shape[0])
     return y.reshape(*x.shape[:-1], weight.shape[1])
 
 
 def add_weight_gradient(dweight, x, dy):
     """dweight += x^T dy: what y = matmul(x, weight) sends back to its weight."""
-    x_columns = rows(x).T
+    x_rows, dy_rows = rows(x), rows(dy)
 
-    def share(some):
-        add_product(dweight[some], x_columns[some], rows(dy))
+    def part(some, columns):
+        add_product(dweight[some, columns], x_rows.T[some], dy_rows[:, columns])
 
-    share_rows(share, x_columns)
+    share(part, dweight, len(x_rows))
 
 
 # Normalisation over the last axis
@@ -106,9 +107,10 @@ def row_mean(x, y=None):
         return (x if y is None else x * y).mean(axis=-1, keepdims=True, dtype=wide(x.dtype))
     n = x.shape[-1]
     x = x.astype(wide(x.dtype), copy=False)
-    if y is None:
-        return (x @ np.full(n, 1 / n, x.dtype))[..., None]
-    return np.vecdot(x, y)[..., None] / n
+    with one_thread:
+        if y is None:
+            return (x @ np.full(n, 1 / n, x.dtype))[..., None]
+        return np.vecdot(x, y)[..., None] / n
 
 
 @rowwise

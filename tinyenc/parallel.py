@@ -5,9 +5,10 @@ operator. Cut into blocks that fit in cache, the same formula stays on the core;
 interpreter lock inside its loops, threads compute the blocks side by side. These results do not depend on the
 number of threads.
 
-Matrix products are shared out in the same way, and each thread calls BLAS for rows of its own: the threads of
-BLAS itself would get in the way of these, and wait for their next call with a core each. BLAS may sum in another
-order for other numbers of rows, so here the last bits depend on the number of threads.
+Matrix products are shared out in the same way, and each thread calls BLAS for a share of its own: the threads of
+BLAS itself would get in the way of these, and wait for their next call with a core each, or for a core that another
+program has. BLAS may sum in another order for a share of another size, so here the last bits depend on the number of
+threads.
 """
 
 import contextvars
@@ -25,6 +26,7 @@ from .backend import on_host
 from .blas import one_thread
 
 BLOCK_BYTES = 1 << 20  # one core's L2 cache; smaller ones wait more often for the interpreter lock
+WORTH_A_THREAD = 1 << 23  # multiplications of a product for which another thread is woken
 
 _here = threading.local()  # .busy is True inside a task: a task that calls `run_each` runs it alone
 
@@ -71,8 +73,9 @@ def run_each(task, items):
     pool = _pool  # another thread may set another number meanwhile
     workers = min(free_threads(), len(items)) if pool else 1
     if workers <= 1:
-        for item in items:
-            task(item)
+        with one_thread:
+            for item in items:
+                task(item)
         return
 
     turns = itertools.count()  # next() on it is atomic: each thread takes the next item when it is free
@@ -97,16 +100,24 @@ def run_each(task, items):
         raise error
 
 
-def share_rows(task, matrix, least=128):
-    """Call task(slice) for the rows of a matrix, in equal shares of at least so many rows, one for each thread.
+def share(task, product, depth):
+    """Call task(rows, columns), two slices, for equal shares of a matrix product, one for each thread: it is cut along
+    its longer side. depth: how many multiplications an entry takes.
 
-    For matrix products: BLAS is quickest when it is given much at once. Where it cannot be kept to one thread, or
-    the matrix is CuPy's, all rows are one share.
+    BLAS is quickest when it is given much at once, and waking a thread takes as long as a small product: that is one
+    share, and so is one where BLAS cannot be kept to one thread, or of CuPy.
     """
-    n = len(matrix)
-    shares = min(free_threads(), n // least) if on_host(matrix) and one_thread.possible else 1
+    n, everything = max(product.shape), slice(None)
+    shares = min(free_threads(), n, product.size * depth // WORTH_A_THREAD)
+    if not (on_host(product) and one_thread.possible):
+        shares = 1
     size = max(1, -(-n // max(1, shares)))
-    run_each(lambda start: task(slice(start, start + size)), range(0, n, size))
+
+    def cut(start):
+        some = slice(start, start + size)
+        task(*((some, everything) if len(product) == n else (everything, some)))
+
+    run_each(cut, range(0, n, size))
 
 
 def even_step(n, most):
