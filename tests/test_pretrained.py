@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("safetensors", reason="the extra `pretrained` is not installed")
 from safetensors.numpy import load_file, save_file  # noqa: E402
 
-from tinyenc import LayerNorm, PostLNEncoderLayer, Tape, pretrained  # noqa: E402
+from tinyenc import LayerNorm, Parameter, PostLNEncoderLayer, Tape, pretrained  # noqa: E402
 from tinyenc.attention import DotProduct, SlidingWindow  # noqa: E402
 from tinyenc.data import DataError  # noqa: E402
 from tinyenc.pretrained.load import FAMILIES  # noqa: E402
@@ -97,6 +97,22 @@ def test_a_saved_model_is_loaded_with_the_same_names_and_bits(tmp_path, family):
     config = json.loads((HERE / family / "config.json").read_text())
     assert json.loads((tmp_path / "copy" / "config.json").read_text()) == config
     assert pretrained.load(tmp_path / "copy").prefix == pretrained.load(HERE / family).prefix
+
+
+def test_a_parameter_without_a_name_in_the_file_is_refused_before_anything_is_written(tmp_path):
+    model = pretrained.load(HERE / "bert")
+    pretrained.save(tmp_path / "old", model)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "old").iterdir()}
+    model.encoder.layers[0].ffn.scale = Parameter(np.ones(3, np.float32))
+    model.head.scale = Parameter(np.ones(3, np.float32))
+    for name, folder in (("layers.0.ffn.scale", "old"), ("layers.0.ffn.scale", "new")):
+        with pytest.raises(ValueError, match=f"^the format has no name for {name}, which would be lost$"):
+            pretrained.save(tmp_path / folder, model)
+    del model.encoder.layers[0].ffn.scale
+    with pytest.raises(ValueError, match="^the format has no name for scale, which would be lost$"):
+        pretrained.save(tmp_path / "new", model)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "old").iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
 
 
 def test_saving_over_a_folder_replaces_its_weights(tmp_path):

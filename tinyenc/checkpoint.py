@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .data.files import write_atomically
+from .data.files import beside, write_atomically
 
 PARTS = ("model", "optimizer", "best")
 TRAINING = ("optimizer", "batches", "seed")  # what a run needs, all of it, to go on as if it had not stopped
@@ -105,6 +105,12 @@ def check_place(path):
     folder = Path(path).absolute().parent
     if not folder.is_dir():
         raise CheckpointError(f"{path}: there is no folder {folder}")
+    part = beside(Path(path).resolve())
+    try:
+        part.touch()
+        part.unlink()
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be written: {error.strerror}") from None
 
 
 def _safetensors():

@@ -49,7 +49,7 @@ def train_step(model, loss, window, optimizer, seed=0, max_norm=1.0, loss_scale=
     FloatingPointError: the loss is not finite; then nothing was changed. Where only the gradient is not, the step is
     skipped (see Optimizer.step).
     """
-    counts = [loss.count(batch.labels) for batch in window]
+    counts = [int(loss.count(batch.labels)) for batch in window]
     n_targets = sum(counts)
     mean = 0.0
     factor = loss_scale.factor if loss_scale else 1.0

@@ -1,5 +1,6 @@
 """Labelled text from a file, and files that are written whole or not at all."""
 
+import glob
 import gzip
 import os
 import threading
@@ -55,21 +56,43 @@ def _lines(path):
 def write_atomically(path, data):
     """Put the bytes `data` in the file `path` so that, whenever the machine stops, it is the old one or the new one.
 
-    They are written beside it, forced to disk and renamed into place.
+    They are written beside it, forced to disk and renamed into place. What a process left there that was killed
+    while it wrote is removed.
     """
     path = Path(path).resolve()  # a link stays a link
-    beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.*.tmp"):
+        if not runs(left.name.split(".")[-3]):
+            left.unlink(missing_ok=True)
+    part = beside(path)
     try:
-        with open(beside, "wb") as file:
+        with open(part, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(beside, path)
+        os.replace(part, path)
     finally:
-        beside.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
     if os.name == "posix":  # the new name is safe only when the folder is on disk too
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def beside(path):
+    """Where write_atomically writes before the path is replaced: a name that no other thread or process takes."""
+    return path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+
+
+def runs(process):
+    """Whether a process of this number may be running; elsewhere than on POSIX there is no harmless way to ask."""
+    if os.name != "posix" or not process.isdigit():
+        return True
+    try:
+        os.kill(int(process), 0)  # signal 0 is never sent: it only asks
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True

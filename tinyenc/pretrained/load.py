@@ -12,7 +12,7 @@ from .config import Config, read_object
 from .distilbert import DISTILBERT
 from .head import MaskedTokenHead
 from .modernbert import MODERNBERT
-from .names import check_shapes, find_places, find_prefix, match, put, take
+from .names import check_named, check_shapes, find_places, find_prefix, match, put, take
 from .tensors import FILE, INDEX, open_tensors, write_tensors
 
 FAMILIES = {
@@ -109,32 +109,40 @@ def build_encoder(family, config, names):
 
 def save(folder, model):
     """Write a Pretrained to a folder, which transformers loads as well: weights, config, and the tokenizer's files
-    from the folder it was loaded from.
+    from the folder it was loaded from. ValueError, before anything is written, where a parameter has no name there.
 
     A new folder appears whole or not at all. In one that exists each file is replaced whole, the weights last.
     """
     folder = Path(folder)
+    tensors = named_tensors(model)
     if folder.exists():
-        write_files(folder, model)
+        write_files(folder, model, tensors)
         return
     beside = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
-    write_files(beside, model)
+    write_files(beside, model, tensors)
     beside.rename(folder)
 
 
-def write_files(folder, model):
-    """Write every file of a model into a folder."""
+def named_tensors(model):
+    """{name: tensor} of a model's file. ValueError where a parameter has no name there."""
     family = FAMILIES[model.config["model_type"]]
     places = find_places(model.encoder, family.stems(len(model.encoder.layers)))
+    check_named(model.encoder, places.values())
     tensors = {model.prefix + name: take(where) for name, where in places.items()}
     if model.head:
-        tensors |= {name: take(where) for name, where in find_places(model.head, family.head).items()}
+        in_head = find_places(model.head, family.head)
+        check_named(model.head, [*places.values(), *in_head.values()])
+        tensors |= {name: take(where) for name, where in in_head.items()}
     if model.others:
         source = open_tensors(model.folder)
         tensors |= {name: source.read(name) for name in model.others}
+    return tensors
 
+
+def write_files(folder, model, tensors):
+    """Write every file of a model into a folder, the tensors last."""
     for path in sorted(model.folder.glob("*")):
         if path.suffix in (".json", ".txt") and path.name not in ("config.json", "modules.json", INDEX):
             write_atomically(folder / path.name, path.read_bytes())

@@ -82,6 +82,14 @@ def find_places(model, stems):
     return places
 
 
+def check_named(model, places):
+    """ValueError names the parameters of a model that the file has no name for."""
+    placed = {id(place.parameter) for where in places for place in where}
+    unnamed = [name for name, parameter in model.named_parameters() if id(parameter) not in placed]
+    if unnamed:
+        raise ValueError(f"the format has no name for {', '.join(unnamed)}, which would be lost")
+
+
 def shape_of(places):
     """The shape of the tensor that fills the places."""
     first, *others = (place.shape for place in places)
