@@ -16,7 +16,8 @@ EQUIVALENT = {
        for other in ("biases", "tapes")},
     **{f"attention.per_sequence.PerSequence.each: if not self.core.parameters(): -> if {other}self.core.parameters():":
        "where gradients add up, side by side is right too but for a rare race" for other in ("", "not not ")},
-    "layers.recompute.Recompute.backward: replay.check_empty() -> pass": "looks whether all is well",
+    **{f"{where}.check_empty() -> pass": "looks whether all is well" for where in
+       ("layers.recompute.Recompute.backward: replay", "attention.per_sequence.PerSequence.backward: tapes[i]")},
     **{f"ops.add_weight_gradient: share(part, dweight, len(x_rows)) -> share(part, dweight, len({other}))":
        "the depth only decides how many threads share it" for other in ("dweight", "x", "dy", "dy_rows")},
     **{f"{CHUNKS}{OVER_CHUNKS.format('fq')} -> {OVER_CHUNKS.format(other)}": "only its length is read, which all share"

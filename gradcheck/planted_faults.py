@@ -119,6 +119,11 @@ def complaints(results, complete):
 
 def main(words):
     begin = time.perf_counter()
+    names = [target.name for target in targets()]
+    strange = [word for word in words if not any(word in name for name in names)]
+    if strange:
+        print(f"no function's name holds {', '.join(map(repr, strange))}; the first of {len(names)} is {names[0]}")
+        return 2
     chosen = [target for target in targets() if not words or any(word in target.name for word in words)]
     results = run(chosen, all_cases(), processes=len(os.sched_getaffinity(0)))
     found = list(complaints(results, complete=not words))

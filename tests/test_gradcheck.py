@@ -34,7 +34,7 @@ from tinyenc.gradcheck import GradientError, check_gradients
 from tinyenc.gradcheck.check import checker
 from tinyenc.gradcheck.probe import Probe, Slope, in_scattered_memory
 from tinyenc.ops import rms_normalise_backward
-from tinyenc.positions import Positions
+from tinyenc.positions import ALiBi, NoPositions, Positions, Rotary
 
 X = np.random.default_rng(0).standard_normal((2, 3, 4))
 
@@ -640,8 +640,9 @@ def test_what_has_no_effect_is_named_and_not_counted_as_right():
     alone = checked(X[:, :1])  # no distance but 0, and one key has all the weight whatever the scores
     assert alone.silent == ("w_q.weight", "w_q.bias", "w_k.weight", "w_k.bias", "positions.slope")
     assert str(alone).startswith("5 gradients right: ")
-    assert str(alone).endswith("; w_q.weight, w_q.bias, w_k.weight, w_k.bias and positions.slope have no effect on "
-                               "this forward")
+    assert alone.unheeded == ("positions",)
+    assert str(alone).endswith("; w_q.weight, w_q.bias, w_k.weight, w_k.bias, positions.slope and positions have no "
+                               "effect on this forward")
     assert str(checked(X)).endswith("; w_k.bias has no effect on this forward")
 
 
@@ -653,10 +654,72 @@ def test_mask_that_hides_something_and_changes_nothing_is_named():
     q, k, v = (np.random.default_rng(i).standard_normal((2, 2, 3, 4)) for i in range(3))
     hides, hides_nothing = np.array([[1, 1, 0], [1, 0, 0]])[:, None, None], np.ones((2, 1, 1, 3), bool)
     for core, mask, unheeded in ((Forgetful(), hides, ("mask",)), (Forgetful(), hides == 1, ("mask",)),
+                                 (Forgetful(), hides.tolist(), ("mask",)),
                                  (Forgetful(), hides_nothing, ()), (DotProduct(), hides == 1, ())):
         assert check_gradients(core, q, k, v, mask=mask).unheeded == unheeded
     found = str(check_gradients(Forgetful(), q, k, v, mask=hides))
     assert found.startswith("3 gradients right: ") and found.endswith("; mask has no effect on this forward")
+
+
+def test_positions_and_a_seed_that_change_nothing_are_named():
+    class Deaf(DotProduct):
+        takes_bias = True
+
+        def forward(self, q, k, v, mask=None, bias=None, tape=NO_TAPE):
+            return super().forward(q, k, v, mask, None, tape)
+
+    def unheeded(core, positions, seed=None):
+        return check_gradients(MultiHeadAttention(4, 2, attend=core, positions=positions, rng=0), X, X,
+                               seed=seed).unheeded
+
+    assert unheeded(Deaf(), ALiBi(2)) == ("positions",)
+    assert unheeded(DotProduct(), ALiBi(2)) == unheeded(DotProduct(), NoPositions()) == ()
+    assert unheeded(Deaf(), Rotary()) == ()
+    assert unheeded(DotProduct(), Rotary(), seed=1) == ("seed",)
+    assert unheeded(DotProduct(0.3), Rotary(), seed=1) == ()
+
+
+def test_other_booleans_than_masks_are_no_mistake():
+    class Pick(Layer):
+        def forward(self, x, picked, tape=NO_TAPE):
+            tape.push(self, x.shape, picked)
+            return 1.0 * x[picked]
+
+        def backward(self, dy, tape):
+            shape, picked = tape.pop(self)
+            dx = np.zeros(shape, dy.dtype)
+            dx[picked] = dy
+            return dx
+
+    class MeanOfOthers(Layer):
+        def forward(self, x, hidden, tape=NO_TAPE):
+            if hidden.all():
+                raise ValueError("all hidden")
+            shares = ~hidden / (~hidden).sum(axis=1, keepdims=True, dtype=x.dtype)
+            tape.push(self, shares)
+            return np.einsum("btd,bt->bd", x, shares)
+
+        def backward(self, dy, tape):
+            (shares,) = tape.pop(self)
+            return dy[:, None] * shares[..., None]
+
+    picked = np.array([[True, False, False], [False, True, True]])
+    for layer in Pick(), MeanOfOthers():
+        assert check_gradients(layer, X, picked).unheeded == ()
+
+
+def test_core_that_gives_something_to_a_query_that_sees_nothing_is_named():
+    class MinusMuch(DotProduct):
+        def forward(self, q, k, v, mask=None, bias=None, tape=NO_TAPE):
+            y = super().forward(q, k, v, mask, bias, tape)
+            return y + np.broadcast_to(~mask.any(axis=-1, keepdims=True), (*y.shape[:3], 1))
+
+    q = np.random.default_rng(0).standard_normal((2, 2, 3, 4))
+    for mask in padding_mask([3, 0]), padding_mask([3, 0]) & np.ones((2, 1, 3, 3), bool):
+        with pytest.raises(GradientError, match=r"returns 1 for the query at \[1, 0, 0\], which may see nothing"):
+            check_gradients(MinusMuch(), q, q + 1, q + 2, mask=mask)
+    assert check_gradients(MinusMuch(), q, q + 1, q + 2, mask=padding_mask([3, 1])).error < 1e-7
+    assert check_gradients(DotProduct(), q, q + 1, q + 2, mask=padding_mask([3, 0])).error < 1e-7
 
 
 @pytest.mark.parametrize("function, derivative", [

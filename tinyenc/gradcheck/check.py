@@ -2,6 +2,7 @@
 
 import inspect
 
+from ..backend import as_array
 from .compare import Check
 from .diagnose import blame_structure, diagnose
 from .probe import Probe
@@ -39,5 +40,5 @@ def checker(layer, *inputs, mask=None, named=None, seed=None, tol=1e-7, rng=0):
     """The Check that check_gradients makes."""
     if "tape" not in inspect.signature(layer.forward).parameters:
         raise TypeError(f"{type(layer).__name__}.forward must take tape=NO_TAPE, as every layer's does")
-    named = {**({} if mask is None else {"mask": mask}), **(named or {})}
+    named = {**({} if mask is None else {"mask": as_array(mask)}), **(named or {})}
     return Check(Probe(layer, inputs, named, seed, rng), tol)

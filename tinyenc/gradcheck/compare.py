@@ -20,7 +20,7 @@ class Checked(NamedTuple):
     slopes: int  # derivatives compared
     kinks: int  # of them left out, on a kink, and checked again a little beside it
     silent: tuple = ()  # names of arrays that the output does not depend on here: a gradient of zero says little
-    unheeded: tuple = ()  # names of masks that hide something and change nothing here
+    unheeded: tuple = ()  # names of what is no such array and changes nothing here: masks, positions, the seed
 
     def __str__(self):
         text = (f"{self.arrays - len(self.silent)} gradients right: {self.slopes} derivatives, largest relative error "

@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
+from ..positions import NoPositions, Positions
 from ..tape import Tape
 from .report import and_list
 
@@ -126,9 +127,24 @@ class Probe:
         return {name: value for name, value in self.given.items() if is_mask(name, value) and not value.all()}
 
     def unheeded(self):
-        """Names of the masks that hide something, where the output is the same without them."""
-        return tuple(name for name, mask in self.hiding().items()
-                     if np.allclose(self.forward(given={name: np.ones_like(mask)}), self.y, 0, self.rounding))
+        """Names of masks that hide something, of positions and of the seed, where the output is the same without."""
+        names = [name for name, mask in self.hiding().items() if self.is_same(given={name: np.ones_like(mask)})]
+        for path, layer in self.layer.named_layers():
+            for name, part in vars(layer).items():
+                if isinstance(part, Positions) and not isinstance(part, NoPositions):
+                    setattr(layer, name, NoPositions())
+                    names += [f"{path}.{name}".lstrip(".")] if self.is_same() else []
+                    setattr(layer, name, part)
+        return (*names, "seed") if self.seed is not None and self.is_same(Tape()) else tuple(names)
+
+    def is_same(self, tape=None, given=None):
+        """Whether forward gives this output again with something changed; where it fails, it does not."""
+        try:
+            with np.errstate(all="ignore"):
+                y = self.forward(tape, given=given)
+        except Exception:
+            return False
+        return y.shape == self.y.shape and np.allclose(y, self.y, 0, self.rounding)
 
     def step(self, name):
         """A step for two-sided differences: where their error, as step^2, equals that of rounding, as 1 / step.
@@ -217,8 +233,8 @@ def is_float(value):
 
 
 def is_mask(name, value):
-    """Whether value is a mask: booleans, or 0 and 1 by that name."""
-    return isinstance(value, np.ndarray) and (value.dtype == bool or name == "mask")
+    """Whether value is a mask: booleans, or integers by that name."""
+    return isinstance(value, np.ndarray) and value.dtype.kind in ("biu" if name == "mask" else "b")
 
 
 def own_copies(values, dtype):

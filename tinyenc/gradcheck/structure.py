@@ -48,6 +48,7 @@ def check_output(probe):
     if y.dtype != np.float64:
         raise GradientError(f"{probe.name}.forward returns {y.dtype} where inputs and parameters are float64")
     check_finite(f"{probe.name}.forward returns", y)
+    check_blind_queries(probe, y)
     again = probe.forward()
     if again.shape != y.shape or not np.allclose(again, y, 1e-10, 1e-10 * abs(y).max(initial=0)):
         raise GradientError(f"{probe.name}.forward is not deterministic: two runs with "
@@ -56,6 +57,18 @@ def check_output(probe):
         without = probe.forward(NO_TAPE)
         if not np.allclose(without, y, 1e-10, 1e-10 * abs(y).max(initial=0)):
             raise GradientError(f"{probe.name}.forward returns something else without a tape than with one")
+
+
+def check_blind_queries(probe, y):
+    """GradientError unless an attention core returns zeros for queries that the mask lets see nothing."""
+    mask = probe.given.get("mask")
+    if list(probe.given)[:3] != ["q", "k", "v"] or np.ndim(mask) != 4:
+        return
+    blind = np.broadcast_to(~mask.astype(bool).any(axis=-1), y.shape[:-1])
+    if y[blind].any():
+        place = np.argwhere(blind & y.any(axis=-1))[0].tolist()
+        raise GradientError(f"{probe.name}.forward returns {float(abs(y[tuple(place)]).max()):.3g} for the query at "
+                            f"{place}, which may see nothing: it must be 0")
 
 
 def check_gradient_arrays(probe, gradients):
