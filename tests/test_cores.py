@@ -189,7 +189,9 @@ REFUSALS = {
     "LinearAttention has no scores to add a bias to":
         lambda: LinearAttention()(*inputs()[:3], None, RelativeBias(random(H, 2 * T - 1))),
     "the diagonals of a bias are .heads, 2 T - 1., got shape .3, 8.": lambda: RelativeBias(random(H, 8)),
-    "ALiBi is a bias on the scores, and CausalLinearAttention does not say that it takes one: takes_bias = True":
+    "ALiBi is a bias on the scores, and CausalLinearAttention does not say that it takes one. A core that adds "
+    "bias.values to its scores, and in its backward calls bias.add_grad where bias.learnt, says takes_bias = True in "
+    "its class, beside its forward":
         lambda: MultiHeadAttention(8, 2, attend=CausalLinearAttention(), positions=ALiBi(2)),
     "ALiBi was made for 4 heads, the attention has 2": lambda: MultiHeadAttention(8, 2, positions=ALiBi(4)),
     "T5Buckets was made for 4 heads, the attention has 2": lambda: MultiHeadAttention(8, 2, positions=T5Buckets(4)),

@@ -3,7 +3,7 @@ import pytest
 from support import no_float_trouble, random
 
 from tinyenc import Tape
-from tinyenc.attention import DotProduct, Tiled
+from tinyenc.attention import CausalLinearAttention, DotProduct, LinearAttention, SlidingWindow, Tiled
 from tinyenc.attention.per_sequence import PerSequence
 
 Q = np.array([[[[1.0, 0], [0, 1], [1, 1]]]])
@@ -136,3 +136,12 @@ def test_half_precision_is_multiplied_and_summed_in_float32():
     y = DotProduct()(*half)
     assert y.dtype == np.float16
     np.testing.assert_allclose(y, exact, atol=3e-6)  # sums of 3000 weights of 1/3000, which float16 spaces by 2e-7
+
+
+@pytest.mark.parametrize("core", [DotProduct(), Tiled(), LinearAttention(), CausalLinearAttention(), SlidingWindow(1)],
+                         ids=lambda core: type(core).__name__)
+def test_mask_that_would_be_added_is_refused_by_a_core_alone(core):
+    added = np.array([0, 0, -1e9])[None, None, None]
+    with pytest.raises(TypeError, match="^a mask is boolean .* got float64$"):
+        core(Q, K, V, added)
+    assert np.array_equal(core(Q, K, V, (added == 0).astype(int)), core(Q, K, V, added == 0))

@@ -247,3 +247,11 @@ def test_subclass_with_a_forward_of_its_own_promises_anew():
     kinds = Careful, Same, Careless, CarefulAgain, Denied, Linear
     found = [promises(kind(1, 1) if kind is Linear else kind(), "takes_padding") for kind in kinds]
     assert found == [True, True, False, True, False, False]
+
+
+@pytest.mark.parametrize("dtype", [int, bool, np.uint8, complex, str])
+def test_astype_refuses_what_is_no_float(dtype):
+    layer = Linear(2, 2, rng=0)
+    with pytest.raises(ValueError, match="^a model computes with floats, not with "):
+        layer.astype(dtype)
+    assert layer.weight.data.dtype == np.float32

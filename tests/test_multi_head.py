@@ -3,6 +3,10 @@ import pytest
 from support import random, shaken
 
 from tinyenc import NO_TAPE, EncoderLayer, Layer, MultiHeadAttention, Tape, causal_mask, padding_mask
+from tinyenc.attention import DotProduct, LinearAttention
+from tinyenc.attention.layout import Packing
+from tinyenc.distance import RelativeBias, distances
+from tinyenc.positions import Positions
 
 
 # A08
@@ -126,3 +130,51 @@ def test_core_given_is_the_one_that_attends():
 
     layer, x = shaken(MultiHeadAttention(8, 2, attend=Zero(), rng=0)), random(2, 3, 8, dtype=np.float32)
     assert (layer(x, x) == layer.w_o.bias.data).all()
+
+
+@pytest.mark.parametrize("query, memory", [((2, 9, 8), (5, 9, 8)), ((3, 9, 8), (2, 9, 8)), ((3, 9, 8), (1, 4, 8))])
+def test_memory_of_another_batch_size_is_refused_before_any_work(query, memory):
+    layer, tape = MultiHeadAttention(8, 2, rng=0), Tape()
+    with pytest.raises(ValueError) as error:
+        layer.forward(random(*query, dtype=np.float32), random(*memory, dtype=np.float32), None, tape)
+    assert str(error.value) == f"query {query} and memory {memory} are not batches of one size"
+    assert len(tape) == 0
+
+
+@pytest.mark.parametrize("n_queries, n_keys", [(10, 10), (8, 10), (10, 8), (7, 7)])
+def test_packed_tokens_that_do_not_fit_their_packing_are_refused(n_queries, n_keys):
+    x, packing = random(10, 8, dtype=np.float32), Packing(np.arange(5) < np.array([5, 3])[:, None])
+    with pytest.raises(ValueError, match=f"^{n_queries} queries and {n_keys} keys, packed, do not fit a Packing of 8"):
+        MultiHeadAttention(8, 2, rng=0)(x[:n_queries], x[:n_keys], packing)
+
+
+@pytest.mark.parametrize("attend", [DotProduct, 0.1, "tiled", lambda: DotProduct()])
+def test_what_is_no_core_is_refused(attend):
+    with pytest.raises(TypeError, match="^attend must be an attention core, as DotProduct[(][)] is one, got "):
+        MultiHeadAttention(8, 2, attend=attend)
+
+
+def test_positions_of_ones_own_are_refused_with_a_core_that_takes_no_bias():
+    class Near(Positions):
+        def bias(self, n_tokens, q, tape=NO_TAPE):
+            return RelativeBias(np.tile(-abs(distances(n_tokens, n_tokens)), (2, 1)).astype(q.dtype))
+
+    x = random(1, 4, 8, dtype=np.float32)
+    with pytest.raises(ValueError, match="^Near is a bias on the scores, and LinearAttention does not say"):
+        MultiHeadAttention(8, 2, attend=LinearAttention(), positions=Near(), rng=0)(x, x)
+    attention = MultiHeadAttention(8, 2, positions=Near(), rng=0)
+    near = attention(x, x)
+    attention.positions = Positions()
+    assert abs(near - attention(x, x)).max() > 1e-3
+
+
+def test_core_that_leaves_something_on_the_tape_is_named():
+    class Untidy(DotProduct):
+        def forward(self, q, k, v, mask=None, bias=None, tape=NO_TAPE):
+            tape.push(self, q)
+            return super().forward(q, k, v, mask, bias, tape)
+
+    layer, x, tape = MultiHeadAttention(8, 2, attend=Untidy(), rng=0), random(2, 3, 8, dtype=np.float32), Tape()
+    y = layer.forward(x, x, None, tape)
+    with pytest.raises(RuntimeError, match="1 records are left on the tape, the last one of Untidy"):
+        layer.backward(y, tape)

@@ -4,11 +4,21 @@ import numpy as np
 import pytest
 from support import gradients, padded_batch, random, small_classifier, small_encoder
 
-from tinyenc import Dropout, EncoderLayer, FeedForward, PostLNEncoderLayer, Recompute, Tape, causal_mask, padding_mask
-from tinyenc.attention import Tiled
-from tinyenc.layer import Layer
+from tinyenc import (
+    Dropout,
+    EncoderLayer,
+    FeedForward,
+    MultiHeadAttention,
+    PostLNEncoderLayer,
+    Recompute,
+    Tape,
+    causal_mask,
+    padding_mask,
+)
+from tinyenc.attention import DotProduct, LinearAttention, SlidingWindow, Tiled
+from tinyenc.layer import Layer, promises
 from tinyenc.optim import AdamW
-from tinyenc.positions import T5Buckets
+from tinyenc.positions import ALiBi, T5Buckets
 from tinyenc.tape import NO_TAPE
 
 IDS, TOKENS = padded_batch([5, 0, 3])
@@ -125,3 +135,15 @@ def test_backward_that_forgets_a_part_is_found():
     layer.forward(random(3, 4), tape)
     with pytest.raises(RuntimeError, match="1 records are left on the tape, the last one of Dropout"):
         layer.backward(random(3, 4), tape)
+
+
+def test_a_wrapped_core_promises_what_the_core_does():
+    for core in DotProduct(), Tiled(), SlidingWindow(2), LinearAttention():
+        for promise in "takes_padding", "takes_bias":
+            assert promises(Recompute(core), promise) == promises(core, promise)
+        assert Recompute(core).compares_places == getattr(core, "compares_places", False)
+    x = random(2, 5, 8)
+    for core in DotProduct(), Tiled():
+        plain, wrapped = (MultiHeadAttention(8, 2, attend=attend, positions=ALiBi(2), rng=0).astype(np.float64)
+                          for attend in (core, Recompute(core)))
+        assert np.array_equal(plain(x, x), wrapped(x, x))

@@ -127,8 +127,10 @@ class Layer:
     def astype(self, dtype):
         """Convert every parameter to dtype, dropping gradients; returns self. Buffers stay in float32 or wider.
 
-        ValueError where a number is beyond the range of dtype; then nothing was changed.
+        ValueError where a number is beyond the range of dtype, or that is not one of floats; then nothing was changed.
         """
+        if np.dtype(dtype).kind in "biucUSO":
+            raise ValueError(f"a model computes with floats, not with {np.dtype(dtype)}")
         own = dict(self.named_arrays())
         new = {name: _converted(name, p.data, dtype if isinstance(p, Parameter) else wide(dtype))
                for name, p in own.items()}

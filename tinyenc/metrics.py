@@ -1,6 +1,8 @@
 """How well predicted classes agree with the labels. Predictions and labels are class ids of one shape, NumPy,
 CuPy or lists; positions labelled IGNORE (-100) do not count; results are Python numbers or host arrays."""
 
+from operator import index
+
 import numpy as np
 
 from .backend import to_host
@@ -19,7 +21,10 @@ def confusion(predicted, labels, n_classes=None):
     C is `n_classes`, or one more than the highest class that occurs. IndexError: a class outside 0 .. C - 1.
     """
     predicted, labels = _counted(predicted, labels)
-    n = _number_of_classes(predicted, labels, n_classes)
+    lowest, highest = int(min(predicted.min(), labels.min())), int(max(predicted.max(), labels.max()))
+    n = highest + 1 if n_classes is None else index(n_classes)
+    if lowest < 0 or highest >= n:
+        raise IndexError(f"class {lowest if lowest < 0 else highest} is not in 0 .. {n - 1}")
     return np.bincount(labels * n + predicted, minlength=n * n).reshape(n, n)
 
 
@@ -28,9 +33,8 @@ def f1_macro(predicted, labels):
 
     The classes are those that occur, in the labels or in the predictions.
     """
-    right, wrong = _right_and_wrong(predicted, labels)
-    occurs = right + wrong > 0
-    return float(np.mean(2 * right[occurs] / (2 * right + wrong)[occurs]))
+    _, right, wrong = _right_and_wrong(predicted, labels)
+    return float(np.mean(2 * right / (2 * right + wrong)))
 
 
 def f1_micro(predicted, labels, classes=None):
@@ -39,28 +43,24 @@ def f1_micro(predicted, labels, classes=None):
     Over all classes it is the accuracy; leave out the one that says "nothing here" (`O` in tagging) to see
     how well the others are found.
     """
-    right, wrong = _right_and_wrong(predicted, labels)
+    occurring, right, wrong = _right_and_wrong(predicted, labels)
     if classes is not None:
-        chosen = np.isin(np.arange(len(right)), list(classes))
+        classes = np.asarray(list(classes))
+        if classes.size and classes.dtype.kind not in "iu":
+            raise ValueError(f"classes must be class ids, not {classes.dtype}")
+        chosen = np.isin(occurring, classes)
         right, wrong = right[chosen], wrong[chosen]
     return float(2 * right.sum() / max(2 * right.sum() + wrong.sum(), 1))
 
 
 def _right_and_wrong(predicted, labels):
-    """For each class tp and fp + fn, two arrays (C,)."""
+    """The classes that occur, and for each tp and fp + fn, three arrays (C,)."""
     predicted, labels = _counted(predicted, labels)
-    n = _number_of_classes(predicted, labels)
-    right = np.bincount(labels[predicted == labels], minlength=n)
-    return right, np.bincount(predicted, minlength=n) + np.bincount(labels, minlength=n) - 2 * right
-
-
-def _number_of_classes(predicted, labels, n_classes=None):
-    """n_classes, or one more than the highest class that occurs; IndexError where one is outside."""
-    lowest, highest = min(predicted.min(), labels.min()), max(predicted.max(), labels.max())
-    n = highest + 1 if n_classes is None else n_classes
-    if lowest < 0 or highest >= n:
-        raise IndexError(f"class {lowest if lowest < 0 else highest} is not in 0 .. {n - 1}")
-    return n
+    classes, both = np.unique([predicted, labels], return_inverse=True)
+    predicted, labels = both.reshape(2, -1)  # which of the classes each is
+    right, taken, true = (np.bincount(x, minlength=len(classes))
+                          for x in (labels[predicted == labels], predicted, labels))
+    return classes, right, taken + true - 2 * right
 
 
 def _counted(predicted, labels):

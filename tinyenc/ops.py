@@ -296,6 +296,7 @@ def masked_softmax(scores, mask=None, drop=None):
     scores: (B, H, T, S). mask: boolean, broadcast to scores, True keeps; a row with no key kept gets zeros.
     drop: a KeepMask, or None, which makes the second result the first itself.
     """
+    refuse_floats(mask)
     if not on_host(scores):
         from .kernels import masked_softmax as kernel
         p, seed = (drop.p, drop.seed) if drop else (0.0, None)
@@ -331,6 +332,13 @@ def masked(scores, mask):
     """scores where mask keeps and -inf elsewhere, in memory as scores are. In half the time of where."""
     limit = np.where(mask, math.nan, -math.inf).astype(scores.dtype)
     return np.fmin(scores, limit, out=np.empty_like(scores))  # the one that is not NaN
+
+
+def refuse_floats(mask):
+    """TypeError for a mask of floats, by which other libraries mean different things: 1 to keep, or 0 to keep and a
+    large negative number added to the score to hide."""
+    if mask is not None and mask.dtype.kind not in "biu":
+        raise TypeError(f"a mask is boolean (True keeps) or 0/1 integers, got {mask.dtype}")
 
 
 def softmax_backward(dweights, weights):

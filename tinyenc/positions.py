@@ -197,7 +197,7 @@ class ALiBi(Positions):
         self.n_heads = n_heads
 
     def check(self, n_heads, head_width, core):
-        check_bias("ALiBi", self.n_heads, n_heads, core)
+        check_bias(self, self.n_heads, n_heads, core)
 
     def bias(self, n_tokens, q, tape=NO_TAPE):
         slopes = np.array(alibi_slopes(self.n_heads))[:, None]
@@ -231,7 +231,7 @@ class T5Buckets(Positions):
         self.both_sides = both_sides
 
     def check(self, n_heads, head_width, core):
-        check_bias("T5Buckets", self.weight.shape[1], n_heads, core)
+        check_bias(self, self.weight.shape[1], n_heads, core)
 
     def bias(self, n_tokens, q, tape=NO_TAPE):
         bucket = like(self.bucket(distances(n_tokens, n_tokens)), q)
@@ -258,13 +258,19 @@ class T5Buckets(Positions):
         return side + np.where(away < exact, away, np.minimum(exact + grown.astype(int), n - 1))
 
 
-def check_bias(name, bias_heads, n_heads, core):
+def check_bias(positions, bias_heads, n_heads, core):
     """ValueError unless a bias made for bias_heads fits, and the core says that it adds one to its scores."""
     if bias_heads != n_heads:
-        raise ValueError(f"{name} was made for {bias_heads} heads, the attention has {n_heads}")
+        raise ValueError(f"{type(positions).__name__} was made for {bias_heads} heads, the attention has {n_heads}")
+    check_takes_bias(positions, core)
+
+
+def check_takes_bias(positions, core):
+    """ValueError unless the core says that it adds a bias to its scores."""
     if not promises(core, "takes_bias"):
-        raise ValueError(f"{name} is a bias on the scores, and {type(core).__name__} does not say that it takes one: "
-                         "takes_bias = True")
+        raise ValueError(f"{type(positions).__name__} is a bias on the scores, and {type(core).__name__} does not say "
+                         "that it takes one. A core that adds bias.values to its scores, and in its backward calls "
+                         "bias.add_grad where bias.learnt, says takes_bias = True in its class, beside its forward")
 
 
 @functools.lru_cache(maxsize=8)

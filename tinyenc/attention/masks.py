@@ -7,6 +7,7 @@ depend on the distance alone are read-only views of T + S - 1 booleans.
 
 from ..backend import array_module, as_array
 from ..distance import by_distance, distances
+from ..ops import refuse_floats
 
 
 def padding_mask(lengths_or_tokens, n_keys=None):
@@ -39,16 +40,11 @@ def window_mask(n_queries, width, n_keys=None):
 
 
 def as_mask(mask):
-    """mask as booleans: zeros and ones of an integer dtype are converted; anything else is refused by name.
-
-    A float mask is refused because other libraries mean different things by it: 1 to keep, or 0 to keep and a
-    large negative number added to the score to hide.
-    """
+    """mask as booleans: zeros and ones of an integer dtype are converted; anything else is refused by name."""
     mask = as_array(mask)
+    refuse_floats(mask)
     if mask.dtype == bool:
         return mask
-    if mask.dtype.kind not in "iu":
-        raise TypeError(f"a mask is boolean (True keeps) or 0/1 integers, got {mask.dtype}")
     if mask.size and (int(mask.min()) < 0 or int(mask.max()) > 1):
         raise ValueError(f"an integer mask holds 0 and 1, got values from {int(mask.min())} to {int(mask.max())}")
     return mask.astype(bool)

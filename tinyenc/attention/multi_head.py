@@ -4,7 +4,7 @@ import numpy as np
 
 from ..layer import Layer
 from ..layers.linear import Linear
-from ..positions import NoPositions
+from ..positions import NoPositions, check_takes_bias
 from ..tape import NO_TAPE
 from .dot_product import DotProduct
 from .layout import Packing
@@ -28,6 +28,8 @@ class MultiHeadAttention(Layer):
         self.w_q = Linear(d_model, d_model, rng=rng)
         self.w_k = Linear(d_model, d_model, rng=rng)
         self.w_v = Linear(d_model, d_model, rng=rng)
+        if not isinstance(attend, Layer | None):
+            raise TypeError(f"attend must be an attention core, as DotProduct() is one, got {attend!r}")
         self.attend = PerSequence(attend or DotProduct(dropout))
         self.positions = positions or NoPositions()
         self.positions.check(n_heads, d_model // n_heads, self.attend.core)
@@ -43,6 +45,8 @@ class MultiHeadAttention(Layer):
         q = self.positions.turn(q, places, tape)
         k = self.positions.turn(k, places, tape)
         bias = self.positions.bias(length, q, tape)  # (H, T, T) or None
+        if bias is not None:
+            check_takes_bias(self.positions, self.attend.core)
         heads = self.attend.forward(q, k, v, mask, bias, tape)  # (B, H, T, K)
         return self.w_o.forward(self.merge(heads), tape)  # (B, T, D)
 
@@ -59,13 +63,18 @@ class MultiHeadAttention(Layer):
         return dquery, dmemory
 
     def places(self, query, memory, mask):
-        """The place of each query, and the length of the longest sequence."""
+        """The place of each query, and the length of the longest sequence. ValueError where memory does not fit."""
         for part in (self.positions, self.attend.core):
             if memory is not query and getattr(part, "compares_places", False):
                 raise ValueError(f"{type(part).__name__} compares places in one sequence, and has no meaning in "
                                  "cross-attention")
         if isinstance(mask, Packing):
+            if not len(query) == len(memory) == len(mask.positions):
+                raise ValueError(f"{len(query)} queries and {len(memory)} keys, packed, do not fit a Packing of "
+                                 f"{len(mask.positions)} tokens")
             return mask.positions, mask.longest
+        if query.shape[:-2] != memory.shape[:-2]:
+            raise ValueError(f"query {query.shape} and memory {memory.shape} are not batches of one size")
         return np.arange(query.shape[1]), query.shape[1]
 
     def split(self, x):

@@ -52,6 +52,7 @@ class PerSequence(Layer):
         def task(i):
             for whole, part in zip(gradients, self.core.backward(groups[i].take(dy), tapes[i])):
                 groups[i].put(whole, part)
+            tapes[i].check_empty()
 
         self.each(task, range(len(groups)))
         if bias is not None and bias.learnt:

@@ -1,6 +1,6 @@
 """Memory for time: activations that are computed again instead of saved."""
 
-from ..layer import Layer
+from ..layer import Layer, promises
 from ..tape import NO_TAPE, Tape
 
 
@@ -35,6 +35,18 @@ class Recompute(Layer):
         dx = self.layer.backward(dy, replay)
         replay.check_empty()
         return dx
+
+    @property
+    def takes_padding(self):
+        return promises(self.layer, "takes_padding")
+
+    @property
+    def takes_bias(self):
+        return promises(self.layer, "takes_bias")
+
+    @property
+    def compares_places(self):
+        return getattr(self.layer, "compares_places", False)
 
     def named_parts(self):
         return self.layer.named_parts()
