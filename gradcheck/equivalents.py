@@ -18,8 +18,8 @@ EQUIVALENT = {
        "where gradients add up, side by side is right too but for a rare race" for other in ("", "not not ")},
     **{f"{where}.check_empty() -> pass": "looks whether all is well" for where in
        ("layers.recompute.Recompute.backward: replay", "attention.per_sequence.PerSequence.backward: tapes[i]")},
-    **{f"ops.add_weight_gradient: share(part, dweight, len(x_rows)) -> share(part, dweight, len({other}))":
-       "the depth only decides how many threads share it" for other in ("dweight", "x", "dy", "dy_rows")},
+    **{f"ops.add_weight_gradient: share(part, dweight, len(rows(x))) -> share(part, dweight, len({other}))":
+       "the depth only decides how many threads share it" for other in ("x", "rows(dy)", "rows(dweight)")},
     **{f"{CHUNKS}{OVER_CHUNKS.format('fq')} -> {OVER_CHUNKS.format(other)}": "only its length is read, which all share"
        for other in ("dmixed", "fk", "v1", "dfq", "dfk", "dv1")},
     **{f"{EMPTY}{zeros}": "the state before the first chunk is zero, as is what is made of it"

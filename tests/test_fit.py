@@ -95,7 +95,8 @@ def test_a_loss_may_count_its_targets_with_numpy(tmp_path):
             return (np.asarray(labels) != self.ignore).sum()
 
     model = small_model()
-    rows = fit(model, Counted(), Batches(EXAMPLES, 7), SGD(model, 0.1), 1, save_to=tmp_path / "run", progress=False)
+    rows = fit(model, Counted(), Batches(EXAMPLES, 2), SGD(model, 0.1), 1, save_to=tmp_path / "run", save_every=1,
+               progress=False)
     assert len(rows) == 1 and (tmp_path / "run").exists()
 
 

@@ -87,12 +87,10 @@ def matmul(x, weight, bias=None):
 
 def add_weight_gradient(dweight, x, dy):
     """dweight += x^T dy: what y = matmul(x, weight) sends back to its weight."""
-    x_rows, dy_rows = rows(x), rows(dy)
-
     def part(some, columns):
-        add_product(dweight[some, columns], x_rows.T[some], dy_rows[:, columns])
+        add_product(dweight[some, columns], rows(x).T[some], rows(dy)[:, columns])
 
-    share(part, dweight, len(x_rows))
+    share(part, dweight, len(rows(x)))
 
 
 # Normalisation over the last axis
@@ -335,8 +333,7 @@ def masked(scores, mask):
 
 
 def refuse_floats(mask):
-    """TypeError for a mask of floats, by which other libraries mean different things: 1 to keep, or 0 to keep and a
-    large negative number added to the score to hide."""
+    """TypeError for a mask of floats: for some 1 keeps, for others 0 does, and what hides is added to the score."""
     if mask is not None and mask.dtype.kind not in "biu":
         raise TypeError(f"a mask is boolean (True keeps) or 0/1 integers, got {mask.dtype}")
 
