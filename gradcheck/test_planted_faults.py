@@ -30,7 +30,7 @@ def test_a_sample_of_planted_faults_is_caught():
 def test_every_backward_has_faults_planted():
     names = [t.name for t in targets()]
     assert "layers.linear.Linear.backward" in names
-    assert "ops.softmax_backward" in names
+    assert "scores.softmax_backward" in names
     assert "distance.RelativeBias.add_grad" in names  # only backward calls it
     assert "ops.matmul" not in names  # forward calls it too
     assert not [name for name in names if name.startswith(("gradcheck", "kernels"))]

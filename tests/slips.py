@@ -9,7 +9,7 @@ import numpy as np
 
 from tinyenc import NO_TAPE, Dropout, Layer, Parameter, causal_mask
 from tinyenc.gradcheck import GradientError, check_gradients
-from tinyenc.ops import softmax
+from tinyenc.scores import softmax
 
 
 class Norm(Layer):

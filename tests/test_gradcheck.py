@@ -583,7 +583,7 @@ def test_one_wrong_number_in_a_large_gradient_is_found():
 
 def test_a_gradient_checked_against_a_plain_sum_would_miss_a_softmax_without_backward():
     """The cotangent is random: against a sum of the outputs, zero is the right gradient of a softmax."""
-    from tinyenc.ops import softmax, softmax_backward
+    from tinyenc.scores import softmax, softmax_backward
 
     class Softmax(Layer):
         scale = 0.0

@@ -5,7 +5,8 @@ import math
 from ..keep_mask import KeepScores
 from ..layer import Layer
 from ..layers.dropout import Dropout
-from ..ops import dot_products, masked_softmax, masked_softmax_backward, product
+from ..ops import product
+from ..scores import dot_products, masked_softmax, masked_softmax_backward
 from ..tape import NO_TAPE
 
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from ..backend import array_module, wide
 from ..layer import Layer
-from ..ops import refuse_floats
+from ..scores import refuse_floats
 from ..tape import NO_TAPE
 
 

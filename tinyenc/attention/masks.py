@@ -7,7 +7,7 @@ depend on the distance alone are read-only views of T + S - 1 booleans.
 
 from ..backend import array_module, as_array
 from ..distance import by_distance, distances
-from ..ops import refuse_floats
+from ..scores import refuse_floats
 
 
 def padding_mask(lengths_or_tokens, n_keys=None):

@@ -9,7 +9,7 @@ from ..distance import by_distance, distances
 from ..keep_mask import KeepBlocks
 from ..layer import Layer
 from ..layers.dropout import Dropout
-from ..ops import dot_products, masked, refuse_floats
+from ..scores import dot_products, masked, refuse_floats
 from ..tape import NO_TAPE
 
 

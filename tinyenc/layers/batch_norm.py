@@ -5,7 +5,8 @@ import numpy as np
 from ..backend import array_module, wide
 from ..init import ones, zeros
 from ..layer import Buffer, Layer, Parameter
-from ..ops import refuse_floats, sum_rows
+from ..ops import sum_rows
+from ..scores import refuse_floats
 from ..tape import NO_TAPE
 
 
