@@ -73,8 +73,8 @@ def unmet(cls, cases):
             seen = abs(gradient).max(initial=0) * probe.step(name) > probe.rounding
             heard[name] = heard.get(name, False) or seen
     yield from (f"{name} has no effect in any case" for name in heard if not heard[name] and not name.endswith(ZERO))
-    hiding = {name for probe in probes for name in probe.hiding()}
-    heeded = {name for probe in probes for name in probe.hiding() if name not in probe.unheeded()}
+    hiding = set().union(*(probe.hiding() for probe in probes))
+    heeded = set().union(*(probe.hiding().keys() - set(probe.unheeded()) for probe in probes))
     yield from (f"{name} has no effect in any case" for name in sorted(hiding - heeded))
 
     for argument in inspect.signature(cls.forward).parameters.values():

@@ -54,9 +54,11 @@ def f1_micro(predicted, labels, classes=None):
 
 
 def _right_and_wrong(predicted, labels):
-    """The classes that occur, and for each tp and fp + fn, three arrays (C,)."""
+    """The classes that occur, and for each tp and fp + fn, three arrays (C,). IndexError: a class below 0."""
     predicted, labels = _counted(predicted, labels)
     classes, both = np.unique([predicted, labels], return_inverse=True)
+    if classes[0] < 0:
+        raise IndexError(f"class {classes[0]} is below 0")
     predicted, labels = both.reshape(2, -1)  # which of the classes each is
     right, taken, true = (np.bincount(x, minlength=len(classes))
                           for x in (labels[predicted == labels], predicted, labels))

@@ -104,8 +104,8 @@ def share(task, product, depth):
     """Call task(rows, columns), two slices, for equal shares of a matrix product, one for each thread: it is cut along
     its longer side. depth: how many multiplications an entry takes.
 
-    BLAS is quickest when it is given much at once, and waking a thread takes as long as a small product: that is one
-    share, and so is one where BLAS cannot be kept to one thread, or of CuPy.
+    A small product is one share, for waking a thread takes as long; and so is any where BLAS cannot be kept to one
+    thread, or on the GPU.
     """
     n, everything = max(product.shape), slice(None)
     shares = min(free_threads(), n, product.size * depth // WORTH_A_THREAD)

@@ -24,21 +24,20 @@ class MultiHeadAttention(Layer):
     def __init__(self, d_model, n_heads, dropout=0.0, attend=None, positions=None, rng=None):
         if n_heads < 1 or d_model % n_heads:
             raise ValueError(f"d_model {d_model} is not a multiple of n_heads {n_heads}")
+        if not isinstance(attend, Layer | None):
+            raise TypeError(f"attend must be an attention core, as DotProduct() is one, got {attend!r}")
         self.n_heads = n_heads
         self.w_q = Linear(d_model, d_model, rng=rng)
         self.w_k = Linear(d_model, d_model, rng=rng)
         self.w_v = Linear(d_model, d_model, rng=rng)
-        if not isinstance(attend, Layer | None):
-            raise TypeError(f"attend must be an attention core, as DotProduct() is one, got {attend!r}")
         self.attend = PerSequence(attend or DotProduct(dropout))
         self.positions = positions or NoPositions()
         self.positions.check(n_heads, d_model // n_heads, self.attend.core)
         self.w_o = Linear(d_model, d_model, rng=rng)
 
     def forward(self, query, memory, mask=None, tape=NO_TAPE):
-        if mask is not None and not isinstance(mask, Packing):
-            mask = check_mask(mask, (query.shape[0], self.n_heads, query.shape[1], memory.shape[1]))
-        places, length = self.places(query, memory, mask)
+        mask = self.check(query, memory, mask)
+        places, length = self.places(query, mask)
         q = self.split(self.w_q.forward(query, tape))  # (B, H, T, K)
         k = self.split(self.w_k.forward(memory, tape))  # (B, H, S, K)
         v = self.split(self.w_v.forward(memory, tape))  # (B, H, S, K)
@@ -62,8 +61,8 @@ class MultiHeadAttention(Layer):
         dquery = self.w_q.backward(self.merge(dq), tape)
         return dquery, dmemory
 
-    def places(self, query, memory, mask):
-        """The place of each query, and the length of the longest sequence. ValueError where memory does not fit."""
+    def check(self, query, memory, mask):
+        """The mask as booleans, or the Packing; ValueError where query, memory and mask do not fit together."""
         for part in (self.positions, self.attend.core):
             if memory is not query and getattr(part, "compares_places", False):
                 raise ValueError(f"{type(part).__name__} compares places in one sequence, and has no meaning in "
@@ -72,9 +71,17 @@ class MultiHeadAttention(Layer):
             if not len(query) == len(memory) == len(mask.positions):
                 raise ValueError(f"{len(query)} queries and {len(memory)} keys, packed, do not fit a Packing of "
                                  f"{len(mask.positions)} tokens")
-            return mask.positions, mask.longest
+            return mask
         if query.shape[:-2] != memory.shape[:-2]:
             raise ValueError(f"query {query.shape} and memory {memory.shape} are not batches of one size")
+        if mask is None:
+            return None
+        return check_mask(mask, (query.shape[0], self.n_heads, query.shape[1], memory.shape[1]))
+
+    def places(self, query, mask):
+        """The place of each query, and the length of the longest sequence."""
+        if isinstance(mask, Packing):
+            return mask.positions, mask.longest
         return np.arange(query.shape[1]), query.shape[1]
 
     def split(self, x):

@@ -93,6 +93,6 @@ def runs(process):
         os.kill(int(process), 0)  # signal 0 is never sent: it only asks
     except ProcessLookupError:
         return False
-    except (OSError, OverflowError):
-        return True
+    except (OSError, OverflowError):  # another user's, or no number of a process
+        pass
     return True

@@ -128,14 +128,18 @@ class Probe:
 
     def unheeded(self):
         """Names of masks that hide something, of positions and of the seed, where the output is the same without."""
-        names = [name for name, mask in self.hiding().items() if self.is_same(given={name: np.ones_like(mask)})]
+        masks = [name for name, mask in self.hiding().items() if self.is_same(given={name: np.ones_like(mask)})]
+        seed = ["seed"] if self.seed is not None and self.is_same(Tape()) else []
+        return (*masks, *self.unheeded_positions(), *seed)
+
+    def unheeded_positions(self):
         for path, layer in self.layer.named_layers():
             for name, part in vars(layer).items():
                 if isinstance(part, Positions) and not isinstance(part, NoPositions):
                     setattr(layer, name, NoPositions())
-                    names += [f"{path}.{name}".lstrip(".")] if self.is_same() else []
+                    if self.is_same():
+                        yield f"{path}.{name}" if path else name
                     setattr(layer, name, part)
-        return (*names, "seed") if self.seed is not None and self.is_same(Tape()) else tuple(names)
 
     def is_same(self, tape=None, given=None):
         """Whether forward gives this output again with something changed; where it fails, it does not."""
