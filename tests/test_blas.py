@@ -1,3 +1,4 @@
+import itertools
 import os
 import subprocess
 import sys
@@ -37,7 +38,7 @@ def test_blas_has_one_thread_inside_and_its_own_number_after():
     before = one_thread._get()
     one_thread._set(2)
     try:
-        with one_thread:
+        with one_thread():
             assert one_thread._get() == 1
         assert one_thread._get() == 2
     finally:
@@ -77,18 +78,62 @@ def test_overlapping_users_leave_blas_as_the_first_found_it(threads_of_blas):
     inside, leave = threading.Event(), threading.Event()
 
     def first():
-        with guard:
+        with guard():
             inside.set()
             leave.wait(10)
 
     thread = threading.Thread(target=first)
     thread.start()
     assert inside.wait(10)
-    with guard:
+    with guard():
         assert number() == 1
     assert number() == 1  # the first is still inside
     leave.set()
     thread.join(10)
+    assert number() == 7
+
+
+def with_interrupt(step, run):
+    """run(), with Ctrl-C at the given one of the steps in blas.py where Python looks for it: as a function begins, and
+    after one written in C. Whether there was such a step."""
+    steps, before = itertools.count(), sys.getprofile()
+
+    def look(frame, event, argument):
+        if frame.f_code.co_filename == blas.__file__ and event in ("call", "c_return") and next(steps) == step:
+            sys.setprofile(before)
+            raise KeyboardInterrupt
+
+    sys.setprofile(look)
+    try:
+        run()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.setprofile(before)
+    return next(steps) > step
+
+
+def test_interrupted_at_any_step_the_next_one_leaves_blas_as_it_was(threads_of_blas):
+    guard, number = threads_of_blas
+
+    def visit():
+        with guard():
+            assert number() == 1
+
+    steps = 0
+    while with_interrupt(steps, visit):
+        visit()
+        assert number() == 7
+        steps += 1
+    assert number() == 7 and steps > 8
+
+
+def test_a_fork_inside_comes_out_with_blas_as_it_was(threads_of_blas):
+    guard, number = threads_of_blas
+    with guard():
+        guard.begin()  # what is called in the child
+        with guard():
+            assert number() == 1
     assert number() == 7
 
 
@@ -98,7 +143,7 @@ def test_another_blas_is_left_alone(monkeypatch):
     monkeypatch.setattr(blas, "LIBRARY", None)
     guard = OneThread()
     assert not guard.possible
-    with guard:
+    with guard():
         pass
     monkeypatch.setattr(one_thread, "possible", False)
     set_num_threads(2)

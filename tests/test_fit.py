@@ -77,15 +77,15 @@ def test_progress_bar_counts_the_steps_of_the_epoch(capsys):
     ({"accumulate": 1.5}, "accumulate must be a whole number of at least 1, got 1.5"),
     ({"save_every": 0}, "save_every must be a whole number of at least 1, got 0"),
     ({"patience": 0}, "patience must be a whole number of at least 1, got 0"),
-    ({"n_epochs": 1.5}, "n_epochs must be a whole number of at least 1, got 1.5"),
     ({"save_to": "no/such/folder/run"}, "no/such/folder/run: there is no folder"),
+    ({"save_to": "."}, "[.]: is a folder"),
     ({"save_to": 240 * "n"}, "n: cannot be written: File name too long"),  # with what the name of the part adds
 ], ids=str)
 def test_options_are_checked_before_any_work(options, message):
     model = small_model()
     batches = Batches(EXAMPLES, 7)
     with pytest.raises(ValueError, match=message):
-        fit(model, CrossEntropy(), batches, SGD(model, 0.1), **{"n_epochs": 1, "progress": False, **options})
+        fit(model, CrossEntropy(), batches, SGD(model, 0.1), 1, progress=False, **options)
     assert (batches.epoch, batches.position) == (0, 0)
 
 

@@ -34,7 +34,7 @@ from tinyenc.gradcheck import GradientError, check_gradients
 from tinyenc.gradcheck.check import checker
 from tinyenc.gradcheck.probe import Probe, Slope, in_scattered_memory
 from tinyenc.ops import rms_normalise_backward
-from tinyenc.positions import ALiBi, NoPositions, Positions, Rotary
+from tinyenc.positions import ALiBi, LearnedPositions, NoPositions, Positions, Rotary
 
 X = np.random.default_rng(0).standard_normal((2, 3, 4))
 
@@ -679,6 +679,14 @@ def test_positions_and_a_seed_that_change_nothing_are_named():
     assert unheeded(DotProduct(0.3), Rotary(), seed=1) == ()
 
 
+@pytest.mark.parametrize("positions", [None, LearnedPositions(4, 6, rng=0), Rotary(), ALiBi(2)],
+                         ids=lambda positions: type(positions).__name__)
+def test_positions_of_an_encoder_work_in_one_place_of_all_where_they_stand(positions):
+    encoder = Encoder(9, 4, 2, 6, 2, dropout=0, positions=positions, rng=0)
+    ids = np.random.default_rng(0).integers(0, 9, (2, 6))
+    assert check_gradients(encoder, ids).unheeded == ()
+
+
 def test_other_booleans_than_masks_are_no_mistake():
     class Pick(Layer):
         def forward(self, x, picked, tape=NO_TAPE):
@@ -719,6 +727,17 @@ def test_core_that_gives_something_to_a_query_that_sees_nothing_is_named():
         with pytest.raises(GradientError, match=r"returns 1 for the query at \[1, 0, 0\], which may see nothing"):
             check_gradients(MinusMuch(), q, q + 1, q + 2, mask=mask)
     assert check_gradients(MinusMuch(), q, q + 1, q + 2, mask=padding_mask([3, 1])).error < 1e-7
+    class NoCore(Layer):
+        def __init__(self):
+            self.attention = MultiHeadAttention(4, 2, rng=0)
+
+        def forward(self, q, k, v, mask=None, tape=NO_TAPE):
+            return self.attention.forward(q, k, mask, tape) + v
+
+        def backward(self, dy, tape):
+            return (*self.attention.backward(dy, tape), dy)
+
+    assert check_gradients(NoCore(), X, X + 1, X + 2, mask=padding_mask([3, 0])).error < 1e-7
     assert check_gradients(DotProduct(), q, q + 1, q + 2, mask=padding_mask([3, 0])).error < 1e-7
 
 

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import threading
+import weakref
 
 import numpy as np
 
@@ -24,9 +25,10 @@ LIBRARY, PREFIX, SUFFIX = _openblas()
 
 
 class OneThread:
-    """`with one_thread:` keeps BLAS to the thread that calls it, then lets it go back to its own number.
+    """`with one_thread():` keeps BLAS to the thread that calls it, then lets it go back to its own number.
 
-    Callers in several threads may overlap: the first to enter tells it, the last to leave tells it again.
+    Callers in several threads may overlap: the first to enter tells it, the last to leave tells it again. Ctrl-C may
+    come between any two steps: then the next one to leave does what was missed.
     `possible` is False where BLAS takes no such orders, that is, where it is not OpenBLAS; then nothing happens.
     """
 
@@ -35,30 +37,52 @@ class OneThread:
         if self.possible:
             self._get = LIBRARY[f"{PREFIX}openblas_get_num_threads{SUFFIX}"]
             self._set = LIBRARY[f"{PREFIX}openblas_set_num_threads{SUFFIX}"]
-        self.forget()
+        self._told = False  # whether BLAS was told, and its own number is kept
+        self.begin()
 
-    def forget(self):
+    def begin(self):
         """Nobody is inside: so it is at first, and in a forked process."""
         self._lock = threading.Lock()
-        self._inside = 0
+        self._inside = []  # weak references: a caller that never left is gone
 
-    def __enter__(self):
+    def __call__(self):
+        return Visit(self)
+
+    def enter(self, visit):
         with self._lock:
-            self._inside += 1
-            if self.possible and self._inside == 1:
-                self._before = self._get()
+            self._inside = [*self.others(visit), weakref.ref(visit)]
+            if self.possible:
+                if not self._told:
+                    self._before, self._told = self._get(), True
                 self._set(1)
 
-    def __exit__(self, *exception):
+    def leave(self, visit):
         with self._lock:
-            self._inside -= 1
-            if self.possible and self._inside == 0:
+            self._inside = self.others(visit)
+            if self.possible and not self._inside:
                 self._set(self._before)
+                self._told = False
+
+    def others(self, visit):
+        return [other for other in self._inside if other() not in (None, visit)]
+
+
+class Visit:
+    """One caller inside."""
+
+    def __init__(self, room):
+        self.room = room
+
+    def __enter__(self):
+        self.room.enter(self)
+
+    def __exit__(self, *exception):
+        self.room.leave(self)
 
 
 one_thread = OneThread()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=one_thread.forget)
+    os.register_at_fork(after_in_child=one_thread.begin)
 
 ROW_MAJOR, PLAIN, TRANSPOSED = 101, 111, 112  # what CBLAS calls them
 

@@ -105,6 +105,8 @@ def check_place(path):
     folder = Path(path).absolute().parent
     if not folder.is_dir():
         raise CheckpointError(f"{path}: there is no folder {folder}")
+    if Path(path).is_dir():
+        raise CheckpointError(f"{path}: is a folder")
     part = beside(Path(path).resolve())
     try:
         part.touch()

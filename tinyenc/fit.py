@@ -26,7 +26,6 @@ def fit(model, loss, batches, optimizer, n_epochs, valid=None, patience=None, se
         check_count("patience", patience)
         if valid is None:
             raise ValueError(f"patience {patience} needs batches to validate on")
-    check_count("n_epochs", n_epochs)
     check_count("accumulate", accumulate)
     check_count("save_every", save_every)
     if save_to is not None:

@@ -23,7 +23,7 @@ def sum_rows(x):
     x = rows(x)
     if not on_host(x):
         return x.sum(axis=0, dtype=wide(x.dtype))
-    with one_thread:
+    with one_thread():
         return by_parts(lambda x: np.ones(len(x), x.dtype) @ x, x)  # a third of the time of a sum
 
 
@@ -59,7 +59,7 @@ def product(a, b, out=None):
     in float32, a @ b."""
     if not on_host(a):
         return np.matmul(a, b, out=out)
-    with one_thread:
+    with one_thread():
         return np.matmul(a, b, out=out, dtype=wide(np.result_type(a, b)), casting="same_kind")
 
 
@@ -105,7 +105,7 @@ def row_mean(x, y=None):
         return (x if y is None else x * y).mean(axis=-1, keepdims=True, dtype=wide(x.dtype))
     n = x.shape[-1]
     x = x.astype(wide(x.dtype), copy=False)
-    with one_thread:
+    with one_thread():
         if y is None:
             return (x @ np.full(n, 1 / n, x.dtype))[..., None]
         return np.vecdot(x, y)[..., None] / n

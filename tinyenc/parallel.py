@@ -73,7 +73,7 @@ def run_each(task, items):
     pool = _pool  # another thread may set another number meanwhile
     workers = min(free_threads(), len(items)) if pool else 1
     if workers <= 1:
-        with one_thread:
+        with one_thread():
             for item in items:
                 task(item)
         return
@@ -90,7 +90,7 @@ def run_each(task, items):
         finally:
             _here.busy = False
 
-    with one_thread:
+    with one_thread():
         others = [pool.submit(contextvars.copy_context().run, work) for _ in range(workers - 1)]
         try:
             work()

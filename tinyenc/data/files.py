@@ -1,6 +1,5 @@
 """Labelled text from a file, and files that are written whole or not at all."""
 
-import glob
 import gzip
 import os
 import threading
@@ -56,13 +55,10 @@ def _lines(path):
 def write_atomically(path, data):
     """Put the bytes `data` in the file `path` so that, whenever the machine stops, it is the old one or the new one.
 
-    They are written beside it, forced to disk and renamed into place. What a process left there that was killed
-    while it wrote is removed.
+    They are written beside it, forced to disk and renamed into place. A process that is killed meanwhile leaves a file
+    `.NAME.*.tmp`, which nobody reads.
     """
     path = Path(path).resolve()  # a link stays a link
-    for left in path.parent.glob(f".{glob.escape(path.name)}.*.*.tmp"):
-        if not runs(left.name.split(".")[-3]):
-            left.unlink(missing_ok=True)
     part = beside(path)
     try:
         with open(part, "wb") as file:
@@ -83,16 +79,3 @@ def write_atomically(path, data):
 def beside(path):
     """Where write_atomically writes before the path is replaced: a name that no other thread or process takes."""
     return path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
-
-
-def runs(process):
-    """Whether a process of this number may be running; elsewhere than on POSIX there is no harmless way to ask."""
-    if os.name != "posix" or not process.isdigit():
-        return True
-    try:
-        os.kill(int(process), 0)  # signal 0 is never sent: it only asks
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):  # another user's, or no number of a process
-        pass
-    return True

@@ -133,13 +133,19 @@ class Probe:
         return (*masks, *self.unheeded_positions(), *seed)
 
     def unheeded_positions(self):
+        """The first name of each object of positions that does nothing in any of the places where it stands."""
+        owners = {}
         for path, layer in self.layer.named_layers():
             for name, part in vars(layer).items():
                 if isinstance(part, Positions) and not isinstance(part, NoPositions):
-                    setattr(layer, name, NoPositions())
-                    if self.is_same():
-                        yield f"{path}.{name}" if path else name
-                    setattr(layer, name, part)
+                    owners.setdefault(part, []).append((layer, name, f"{path}.{name}" if path else name))
+        for part, places in owners.items():
+            for layer, name, _ in places:
+                setattr(layer, name, NoPositions())
+            if self.is_same():
+                yield places[0][2]
+            for layer, name, _ in places:
+                setattr(layer, name, part)
 
     def is_same(self, tape=None, given=None):
         """Whether forward gives this output again with something changed; where it fails, it does not."""
