@@ -26,6 +26,7 @@ from tinyenc import (
     ReLU,
     RMSNorm,
     Tape,
+    causal_mask,
     padding_mask,
 )
 from tinyenc.attention import DotProduct
@@ -738,6 +739,15 @@ def test_core_that_gives_something_to_a_query_that_sees_nothing_is_named():
             return (*self.attention.backward(dy, tape), dy)
 
     assert check_gradients(NoCore(), X, X + 1, X + 2, mask=padding_mask([3, 0])).error < 1e-7
+
+    class TokensFirst(DotProduct):
+        def forward(self, q, k, v, mask=None, bias=None, tape=NO_TAPE):
+            return super().forward(q, k, v, mask, bias, tape).swapaxes(1, 2)
+
+        def backward(self, dy, tape):
+            return super().backward(dy.swapaxes(1, 2), tape)
+
+    assert check_gradients(TokensFirst(), q, q + 1, q + 2, mask=causal_mask(3)).error < 1e-7
     assert check_gradients(DotProduct(), q, q + 1, q + 2, mask=padding_mask([3, 0])).error < 1e-7
 
 
