@@ -128,6 +128,20 @@ def test_interrupted_at_any_step_the_next_one_leaves_blas_as_it_was(threads_of_b
     assert number() == 7 and steps > 8
 
 
+def test_within_a_visit_a_thread_has_nothing_more_to_do_and_another_thread_has(threads_of_blas):
+    guard, number = threads_of_blas
+    with guard():
+        with guard() as inner:
+            assert inner is None and len(guard._inside) == 1
+        assert number() == 1
+        kinds = []
+        thread = threading.Thread(target=lambda: kinds.append(type(guard())))
+        thread.start()
+        thread.join(10)
+        assert kinds == [blas.Visit]
+    assert number() == 7 and type(guard()) is blas.Visit
+
+
 def test_a_fork_inside_comes_out_with_blas_as_it_was(threads_of_blas):
     guard, number = threads_of_blas
     with guard():

@@ -1,5 +1,6 @@
 """What OpenBLAS, the library behind NumPy's matrix products, can do and NumPy does not ask for."""
 
+import contextlib
 import ctypes
 import os
 import threading
@@ -44,9 +45,11 @@ class OneThread:
         """Nobody is inside: so it is at first, and in a forked process."""
         self._lock = threading.Lock()
         self._inside = []  # weak references: a caller that never left is gone
+        self._here = threading.local()  # .visit: this thread's, a weak reference
 
     def __call__(self):
-        return Visit(self)
+        visit = getattr(self._here, "visit", None)
+        return NOTHING_MORE if visit and visit() else Visit(self)
 
     def enter(self, visit):
         with self._lock:
@@ -55,6 +58,7 @@ class OneThread:
                 if not self._told:
                     self._before, self._told = self._get(), True
                 self._set(1)
+            self._here.visit = self._inside[-1]
 
     def leave(self, visit):
         with self._lock:
@@ -68,7 +72,7 @@ class OneThread:
 
 
 class Visit:
-    """One caller inside."""
+    """One thread inside. What it calls there has nothing more to do."""
 
     def __init__(self, room):
         self.room = room
@@ -80,6 +84,7 @@ class Visit:
         self.room.leave(self)
 
 
+NOTHING_MORE = contextlib.nullcontext()
 one_thread = OneThread()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=one_thread.begin)

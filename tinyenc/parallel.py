@@ -83,10 +83,11 @@ def run_each(task, items):
     def work():
         _here.busy = True
         try:
-            for turn in turns:
-                if turn >= len(items):
-                    break
-                task(items[turn])
+            with one_thread():
+                for turn in turns:
+                    if turn >= len(items):
+                        break
+                    task(items[turn])
         finally:
             _here.busy = False
 
