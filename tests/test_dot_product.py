@@ -144,4 +144,6 @@ def test_mask_that_would_be_added_is_refused_by_a_core_alone(core):
     added = np.array([0, 0, -1e9])[None, None, None]
     with pytest.raises(TypeError, match="^a mask is boolean .* got float64$"):
         core(Q, K, V, added)
+    with pytest.raises(TypeError, match="^a mask is boolean .* got list$"):
+        core(Q, K, V, (added == 0).tolist())
     assert np.array_equal(core(Q, K, V, (added == 0).astype(int)), core(Q, K, V, added == 0))

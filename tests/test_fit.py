@@ -89,6 +89,31 @@ def test_options_are_checked_before_any_work(options, message):
     assert (batches.epoch, batches.position) == (0, 0)
 
 
+@pytest.mark.parametrize("example, message", [
+    (([5, 6], 3), "target 3 is not one of 3 classes"),
+    (([5, 6], -1), "target -1 is not one of 3 classes"),
+    (([5, 40], 0), "token id 40 is outside the table of 40 tokens"),
+    (([-1, 6], 0), "token id -1 is outside the table of 40 tokens"),
+    ((17 * [5], 0), "sequence length 17 is more than max_len 16"),
+], ids=str)
+@pytest.mark.parametrize("where", ["batches", "valid"])
+def test_examples_that_do_not_fit_the_model_are_found_before_any_work(example, message, where, tmp_path):
+    good, bad = Batches(EXAMPLES, 2), Batches([*EXAMPLES, example], 2)
+    batches, valid = (bad, good) if where == "batches" else (good, bad)
+    model = small_model()
+    before = model.state_dict()
+    with pytest.raises((IndexError, ValueError), match=message) as caught:
+        fit(model, CrossEntropy(), batches, SGD(model, 0.1), 1, valid, log=tmp_path / "log", progress=False)
+    assert caught.value.__notes__ == [f"in example {len(EXAMPLES)} of {len(EXAMPLES) + 1}"]
+    assert (batches.epoch, batches.position) == (0, 0) and not (tmp_path / "log").exists()
+    np.testing.assert_equal(model.state_dict(), before)
+
+
+def test_labels_that_do_not_count_are_no_extremes():
+    rows = [([5, 9], [-100, 3]), ([7, 8, 8], [-100, -100, -100]), ([6, 7], [1, -100])]
+    assert [batch.index.tolist() for batch in Batches(rows, 2).extremes()] == [[1], [0], [2]]
+
+
 def test_a_loss_may_count_its_targets_with_numpy(tmp_path):
     class Counted(CrossEntropy):
         def count(self, labels):

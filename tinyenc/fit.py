@@ -6,8 +6,11 @@ import math
 from operator import index
 from pathlib import Path
 
+import numpy as np
+
 from . import checkpoint
 from .backend import on_host
+from .data.batching import Batches
 from .train import check_count, evaluate, train
 
 
@@ -18,9 +21,13 @@ def fit(model, loss, batches, optimizer, n_epochs, valid=None, patience=None, se
     valid: batches to evaluate after each epoch; the weights of the epoch with the best accuracy (the lowest loss among
     equals) are the model's at the end. patience: stop after so many epochs without a better one.
     seed, max_norm, accumulate, loss_scale: as in `train`.
-    log: a file to which a JSON line is added for each step and each epoch; on a GPU each waits for its loss.
+    log: a file to which a JSON line is added for each step and each epoch; on a GPU each waits for its loss. A run that
+    was killed adds the steps since its last checkpoint once more.
     save_to: the file of a checkpoint, written every save_every steps and after each epoch. Where it exists, the run
     goes on from it and ends bit for bit as if it had never stopped.
+
+    Examples that the model or the loss refuses (too long, an id or a label that it does not have) are an error before
+    any work, where batches and valid are `Batches`.
     """
     if patience is not None:
         check_count("patience", patience)
@@ -30,6 +37,8 @@ def fit(model, loss, batches, optimizer, n_epochs, valid=None, patience=None, se
     check_count("save_every", save_every)
     if save_to is not None:
         checkpoint.check_place(save_to)
+    for some in batches, valid:
+        try_extremes(model, loss, some)
     from tqdm import tqdm
 
     run = Run(model, optimizer, batches, index(seed), loss_scale, save_to)
@@ -54,6 +63,18 @@ def fit(model, loss, batches, optimizer, n_epochs, valid=None, patience=None, se
     if run.best is not None:
         model.load_state_dict(run.best)
     return run.rows
+
+
+def try_extremes(model, loss, batches):
+    """Put the extreme examples through model and loss: what they refuse is an error now, not at the end of an epoch."""
+    if isinstance(batches, Batches):
+        for batch in batches.extremes():
+            try:
+                with np.errstate(over="ignore", invalid="ignore"):
+                    loss.forward(model.forward(batch.ids, batch.mask), batch.labels)
+            except (IndexError, TypeError, ValueError) as error:
+                error.add_note(f"in example {batch.index[0]} of {len(batches.examples)}")
+                raise
 
 
 class Run:

@@ -27,7 +27,7 @@ def masked_softmax(scores, mask=None, drop=None):
     scores: (B, H, T, S). mask: boolean, broadcast to scores, True keeps; a row with no key kept gets zeros.
     drop: a KeepMask, or None, which makes the second result the first itself.
     """
-    refuse_floats(mask)
+    check_mask_kind(mask)
     if not on_host(scores):
         from .kernels import masked_softmax as kernel
         p, seed = (drop.p, drop.seed) if drop else (0.0, None)
@@ -72,7 +72,9 @@ def masked(scores, mask):
     return np.fmin(scores, limit, out=np.empty_like(scores))  # the one that is not NaN
 
 
-def refuse_floats(mask):
-    """TypeError for a mask of floats: for some 1 keeps, for others 0 does, and what hides is added to the score."""
-    if mask is not None and mask.dtype.kind not in "biu":
-        raise TypeError(f"a mask is boolean (True keeps) or 0/1 integers, got {mask.dtype}")
+def check_mask_kind(mask):
+    """TypeError unless mask is None or an array of booleans or integers. Floats are refused because for some 1 keeps,
+    for others 0 does, and what hides is added to the score."""
+    kind = getattr(mask, "dtype", type(mask).__name__)
+    if mask is not None and getattr(kind, "kind", None) not in ("b", "i", "u"):
+        raise TypeError(f"a mask is boolean (True keeps) or 0/1 integers, got {kind}")

@@ -4,7 +4,7 @@ import numpy as np
 
 from ..backend import array_module, wide
 from ..layer import Layer
-from ..scores import refuse_floats
+from ..scores import check_mask_kind
 from ..tape import NO_TAPE
 
 
@@ -53,7 +53,7 @@ class LinearAttention(Layer):
         name = type(self).__name__
         if bias is not None:
             raise ValueError(f"{name} has no scores to add a bias to")
-        refuse_floats(mask)
+        check_mask_kind(mask)
         if mask is not None and mask.shape[2] != 1:
             raise ValueError(f"{name} cannot hide keys from single queries, as a mask of shape {mask.shape} asks; "
                              "causal attention is CausalLinearAttention")

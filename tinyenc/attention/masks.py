@@ -7,7 +7,7 @@ depend on the distance alone are read-only views of T + S - 1 booleans.
 
 from ..backend import array_module, as_array
 from ..distance import by_distance, distances
-from ..scores import refuse_floats
+from ..scores import check_mask_kind
 
 
 def padding_mask(lengths_or_tokens, n_keys=None):
@@ -42,7 +42,7 @@ def window_mask(n_queries, width, n_keys=None):
 def as_mask(mask):
     """mask as booleans: zeros and ones of an integer dtype are converted; anything else is refused by name."""
     mask = as_array(mask)
-    refuse_floats(mask)
+    check_mask_kind(mask)
     if mask.dtype == bool:
         return mask
     if mask.size and (int(mask.min()) < 0 or int(mask.max()) > 1):

@@ -9,7 +9,7 @@ from ..distance import by_distance, distances
 from ..keep_mask import KeepBlocks
 from ..layer import Layer
 from ..layers.dropout import Dropout
-from ..scores import dot_products, masked, refuse_floats
+from ..scores import check_mask_kind, dot_products, masked
 from ..tape import NO_TAPE
 
 
@@ -146,7 +146,7 @@ class Tiles:
         self.q = q.astype(dtype, copy=False) * self.scale
         self.k = k.astype(dtype, copy=False)
         self.v = v.astype(dtype, copy=False)
-        refuse_floats(mask)
+        check_mask_kind(mask)
         self.mask = mask
         self.bias = bias
         p = core.dropout.p

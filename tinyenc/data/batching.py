@@ -122,6 +122,15 @@ class Batches:
             raise ValueError("the state is of other batches: other examples, batch sizes or another seed")
         self.epoch, self.position = state["epoch"], state["position"]
 
+    def extremes(self):
+        """Batches of one example each: the longest, and those with the smallest and the largest id and label."""
+        ids, labels = zip(*self.examples)
+        places = [self.lengths.argmax(), *_ends(ids)]
+        if labels[0] is not None:
+            places += _ends([np.extract(np.not_equal(label, IGNORE), label) for label in labels])
+        for place in dict.fromkeys(places):
+            yield self._collate(np.array([place]))
+
     def afresh(self):
         """These batches at the start of their epoch, apart from this loop, which stays where it is."""
         copied = copy.copy(self)
@@ -205,6 +214,12 @@ def _kind(label):
     if isinstance(label, str):
         raise TypeError(f"label {label!r} is not a number: number the classes first")
     return "one for each token"
+
+
+def _ends(rows):
+    """Which rows hold the smallest and the largest number; none where all are empty."""
+    ends = [(end, i) for i, row in enumerate(rows) if len(row) for end in (np.min(row), np.max(row))]
+    return [min(ends)[1], max(ends)[1]] if ends else []
 
 
 def _padded(length, multiple):

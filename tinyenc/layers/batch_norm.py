@@ -6,7 +6,7 @@ from ..backend import array_module, wide
 from ..init import ones, zeros
 from ..layer import Buffer, Layer, Parameter
 from ..ops import sum_rows
-from ..scores import refuse_floats
+from ..scores import check_mask_kind
 from ..tape import NO_TAPE
 
 
@@ -73,7 +73,7 @@ def where_real(x, mask):
     shape = (*x.shape[:-1], 1)
     if x.ndim == 2 or mask is None:
         return array_module(x).ones(shape, bool)
-    refuse_floats(mask)
+    check_mask_kind(mask)
     if mask.ndim != 4:
         raise ValueError(f"mask of shape {mask.shape} does not broadcast to (batch, heads, queries, keys)")
     if mask.shape[1:3] != (1, 1):
