@@ -1,12 +1,13 @@
 """fit: history, the best epoch, early stopping and the log."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 from test_train import EXAMPLES, small_model
 
-from tinyenc import CrossEntropy
+from tinyenc import NO_TAPE, Classifier, CrossEntropy, Encoder
 from tinyenc.data import Batches
 from tinyenc.fit import fit
 from tinyenc.optim import SGD, AdamW
@@ -104,14 +105,29 @@ def test_examples_that_do_not_fit_the_model_are_found_before_any_work(example, m
     before = model.state_dict()
     with pytest.raises((IndexError, ValueError), match=message) as caught:
         fit(model, CrossEntropy(), batches, SGD(model, 0.1), 1, valid, log=tmp_path / "log", progress=False)
-    assert caught.value.__notes__ == [f"in example {len(EXAMPLES)} of {len(EXAMPLES) + 1}"]
+    assert re.fullmatch(rf"in the batch of examples \[.*\b{len(EXAMPLES)}\b.*\]", *caught.value.__notes__)
     assert (batches.epoch, batches.position) == (0, 0) and not (tmp_path / "log").exists()
     np.testing.assert_equal(model.state_dict(), before)
 
 
-def test_labels_that_do_not_count_are_no_extremes():
-    rows = [([5, 9], [-100, 3]), ([7, 8, 8], [-100, -100, -100]), ([6, 7], [1, -100])]
-    assert [batch.index.tolist() for batch in Batches(rows, 2).extremes()] == [[1], [0], [2]]
+def test_extremes_are_the_batches_with_the_ends_of_length_id_and_of_the_labels_that_count():
+    rows = [([6, 7], [1, 3]), ([6, 6, 6], 3 * [-100]), ([7, 7], [2, 2]), ([8, 7], [2, -1]), ([5, 7], [2, 2]),
+            ([7, 9], [2, 2]), ([6, 6], [2, 4])]
+    batches = Batches(rows, 1, shuffle=False, bucket=False)
+    assert [batch.index.tolist() for batch in batches.extremes()] == [[1], [3], [4], [5], [6]]
+    assert (batches.epoch, batches.position) == (0, 0)
+
+
+def test_model_that_looks_at_pairs_gets_the_pairs():
+    """What is tried before the work is a batch that will come."""
+    class Pairs(Classifier):
+        def forward(self, ids, mask=None, tape=NO_TAPE):
+            assert len(ids) % 2 == 0
+            return super().forward(ids, mask, tape)
+
+    encoder = Encoder(40, 8, 2, 16, 1, max_len=16)
+    model = Pairs(encoder, 3)
+    assert len(fit(model, CrossEntropy(), Batches(EXAMPLES[:6], 2), SGD(model, 0.1), 1, progress=False)) == 1
 
 
 def test_a_loss_may_count_its_targets_with_numpy(tmp_path):

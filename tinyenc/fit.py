@@ -11,6 +11,7 @@ import numpy as np
 from . import checkpoint
 from .backend import on_host
 from .data.batching import Batches
+from .tape import NO_TAPE
 from .train import check_count, evaluate, train
 
 
@@ -66,14 +67,14 @@ def fit(model, loss, batches, optimizer, n_epochs, valid=None, patience=None, se
 
 
 def try_extremes(model, loss, batches):
-    """Put the extreme examples through model and loss: what they refuse is an error now, not at the end of an epoch."""
+    """Put the batches with extreme examples through model and loss: what they refuse is an error before any work."""
     if isinstance(batches, Batches):
         for batch in batches.extremes():
             try:
                 with np.errstate(over="ignore", invalid="ignore"):
-                    loss.forward(model.forward(batch.ids, batch.mask), batch.labels)
+                    loss.forward(model.forward(batch.ids, batch.mask, NO_TAPE), batch.labels, NO_TAPE)
             except (IndexError, TypeError, ValueError) as error:
-                error.add_note(f"in example {batch.index[0]} of {len(batches.examples)}")
+                error.add_note(f"in the batch of examples {batch.index.tolist()}")
                 raise
 
 

@@ -123,13 +123,14 @@ class Batches:
         self.epoch, self.position = state["epoch"], state["position"]
 
     def extremes(self):
-        """Batches of one example each: the longest, and those with the smallest and the largest id and label."""
+        """The batches of this epoch with the longest example and with the smallest and the largest id and label."""
         ids, labels = zip(*self.examples)
-        places = [self.lengths.argmax(), *_ends(ids)]
+        examples = [self.lengths.argmax(), *_ends(ids)]
         if labels[0] is not None:
-            places += _ends([np.extract(np.not_equal(label, IGNORE), label) for label in labels])
-        for place in dict.fromkeys(places):
-            yield self._collate(np.array([place]))
+            examples += _ends([np.extract(np.not_equal(label, IGNORE), label) for label in labels])
+        for index in self._plan():
+            if np.isin(examples, index).any():
+                yield self._collate(index)
 
     def afresh(self):
         """These batches at the start of their epoch, apart from this loop, which stays where it is."""
