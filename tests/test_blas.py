@@ -95,7 +95,7 @@ def test_overlapping_users_leave_blas_as_the_first_found_it(threads_of_blas):
 
 def with_interrupt(step, run):
     """run(), with Ctrl-C at the given one of the steps in blas.py where Python looks for it: as a function begins, and
-    after one written in C. Whether there was such a step."""
+    after one written in C. What came out of it, or None where there was no such step."""
     steps, before = itertools.count(), sys.getprofile()
 
     def look(frame, event, argument):
@@ -106,26 +106,66 @@ def with_interrupt(step, run):
     sys.setprofile(look)
     try:
         run()
-    except KeyboardInterrupt:
-        pass
+    except KeyboardInterrupt as error:
+        return error
     finally:
         sys.setprofile(before)
-    return next(steps) > step
 
 
-def test_interrupted_at_any_step_the_next_one_leaves_blas_as_it_was(threads_of_blas):
+def test_interrupted_at_any_step_a_visit_is_over_or_the_next_one_ends_it(threads_of_blas):
     guard, number = threads_of_blas
 
     def visit():
         with guard():
             assert number() == 1
 
-    steps = 0
-    while with_interrupt(steps, visit):
+    steps = left_over = 0
+    while error := with_interrupt(steps, visit):
+        left_over += number() == 1  # though the traceback is there, as at Python's prompt
+        del error
         visit()
         assert number() == 7
         steps += 1
-    assert number() == 7 and steps > 8
+    assert number() == 7 and steps > 8 and left_over == 1
+
+
+def test_signal_handler_at_any_step_may_make_a_visit(threads_of_blas):
+    guard, number = threads_of_blas
+    seen = []
+
+    def visit():
+        with guard():
+            seen.append(number())
+
+    def visit_with_another_at(step):
+        steps = itertools.count()
+
+        def look(frame, event, argument):
+            if frame.f_code.co_filename == blas.__file__ and next(steps) == step:
+                sys.setprofile(None)
+                visit()
+
+        sys.setprofile(look)
+        visit()
+        sys.setprofile(None)
+
+    def visits():
+        for step in range(20):
+            visit_with_another_at(step)
+
+    thread = threading.Thread(target=visits, daemon=True)  # it may come to wait for itself
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive() and seen == 40 * [1] and number() == 7 and not guard._inside
+
+
+def test_a_visit_that_is_over_does_not_stand_in_for_the_next(threads_of_blas):
+    guard, number = threads_of_blas
+    over = guard()
+    with over:
+        pass
+    with guard():
+        assert number() == 1
 
 
 def test_within_a_visit_a_thread_has_nothing_more_to_do_and_another_thread_has(threads_of_blas):

@@ -68,6 +68,38 @@ def test_two_threads_of_the_callers_may_use_it_at_once():
     assert [sorted(d) for d in done] == [list(range(200))] * 2
 
 
+def test_task_may_wait_for_a_thread_that_runs_tasks():
+    """Which finds the pool busy with the task that waits for it, and does its own alone."""
+    set_num_threads(2)
+    done = []
+
+    def task(i):
+        thread = threading.Thread(target=run_each, args=(lambda j: done.append((i, j)), range(3)), daemon=True)
+        thread.start()
+        thread.join(10)
+        assert not thread.is_alive()
+
+    run_each(task, range(4))
+    assert sorted(done) == [(i, j) for i in range(4) for j in range(3)]
+
+
+def test_thread_that_outlives_the_main_one_works_on():
+    assert printed("""
+import threading
+from tinyenc.parallel import run_each, set_num_threads
+
+def work():
+    threading.main_thread().join()
+    done = []
+    run_each(done.append, range(5))
+    print(sorted(done))
+
+set_num_threads(2)
+run_each(print, [])
+threading.Thread(target=work).start()
+""") == "[0, 1, 2, 3, 4]\n"
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_forked_process_has_threads_of_its_own():
@@ -87,7 +119,7 @@ def test_forked_process_has_threads_of_its_own():
     assert finished == (child, 0)
 
 
-@pytest.mark.parametrize("n", [0, -1])
+@pytest.mark.parametrize("n", [0, -1, 1.5, float("inf"), float("nan")])
 def test_fewer_than_one_thread_is_refused(n):
     with pytest.raises(ValueError, match=f"at least 1, got {n}"):
         set_num_threads(n)
@@ -97,10 +129,15 @@ def test_fewer_than_one_thread_is_refused(n):
                                                  ({"TINYENC_NUM_THREADS": "3", "OMP_NUM_THREADS": "5"}, "3")])
 def test_environment_sets_the_number_of_threads(given, expected):
     kept = {key: value for key, value in os.environ.items() if not key.endswith("NUM_THREADS")}
-    out = subprocess.run([sys.executable, "-c", "from tinyenc.parallel import get_num_threads as n; print(n())"],
-                         env=kept | given, capture_output=True, text=True, check=True,
-                         cwd=os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    assert out.stdout.strip() == expected
+    out = printed("from tinyenc.parallel import get_num_threads as n; print(n())", env=kept | given)
+    assert out.strip() == expected
+
+
+def printed(code, env=None):
+    """What a process prints that runs these lines, and ends well."""
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    return subprocess.run([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, check=True, cwd=root, timeout=60).stdout
 
 
 # K08, G11: what a run computes does not depend on the machine's number of cores

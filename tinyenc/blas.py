@@ -29,7 +29,8 @@ class OneThread:
     """`with one_thread():` keeps BLAS to the thread that calls it, then lets it go back to its own number.
 
     Callers in several threads may overlap: the first to enter tells it, the last to leave tells it again. Ctrl-C may
-    come between any two steps: then the next one to leave does what was missed.
+    come between any two steps: the visit is over then, or (where it comes as __exit__ begins) when its traceback is
+    gone and the next one leaves. A signal handler, or a finalizer, may come in between and make a visit of its own.
     `possible` is False where BLAS takes no such orders, that is, where it is not OpenBLAS; then nothing happens.
     """
 
@@ -43,7 +44,7 @@ class OneThread:
 
     def begin(self):
         """Nobody is inside: so it is at first, and in a forked process."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._inside = []  # weak references: a caller that never left is gone
         self._here = threading.local()  # .visit: this thread's, a weak reference
 
@@ -62,8 +63,9 @@ class OneThread:
 
     def leave(self, visit):
         with self._lock:
+            self._here.visit = None
             self._inside = self.others(visit)
-            if self.possible and not self._inside:
+            if self._told and not self._inside:
                 self._set(self._before)
                 self._told = False
 
@@ -78,10 +80,18 @@ class Visit:
         self.room = room
 
     def __enter__(self):
-        self.room.enter(self)
+        try:
+            self.room.enter(self)
+        except BaseException:
+            self.room.leave(self)
+            raise
 
     def __exit__(self, *exception):
-        self.room.leave(self)
+        try:
+            self.room.leave(self)
+        except BaseException:
+            self.room.leave(self)
+            raise
 
 
 NOTHING_MORE = contextlib.nullcontext()

@@ -11,6 +11,7 @@ program has. BLAS may sum in another order for a share of another size, so here 
 threads.
 """
 
+import contextlib
 import contextvars
 import ctypes
 import functools
@@ -33,7 +34,7 @@ _here = threading.local()  # .busy is True inside a task: a task that calls `run
 
 def _default_threads():
     asked = os.environ.get("TINYENC_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS")
-    if asked and asked.isdigit() and int(asked) > 0:
+    if asked and asked.isdecimal() and int(asked) > 0:
         return int(asked)
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
@@ -48,7 +49,7 @@ def get_num_threads():
 def set_num_threads(n):
     """Use n threads from now on."""
     global _threads, _pool
-    if n != int(n) or n < 1:
+    if not float(n).is_integer() or n < 1:
         raise ValueError(f"the number of threads must be a whole number of at least 1, got {n}")
     _threads = n = int(n)
     _pool = ThreadPoolExecutor(n - 1, thread_name_prefix="tinyenc") if n > 1 else None
@@ -91,12 +92,15 @@ def run_each(task, items):
         finally:
             _here.busy = False
 
+    others = []
     with one_thread():
-        others = [pool.submit(contextvars.copy_context().run, work) for _ in range(workers - 1)]
+        with contextlib.suppress(RuntimeError):  # the interpreter is ending, and starts nothing more
+            for _ in range(workers - 1):
+                others.append(pool.submit(contextvars.copy_context().run, work))
         try:
             work()
         finally:
-            errors = [future.exception() for future in others]
+            errors = [future.exception() for future in others if not future.cancel()]  # one not begun is not needed
     for error in filter(None, errors):
         raise error
 
