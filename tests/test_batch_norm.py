@@ -1,4 +1,5 @@
 import math
+import re
 
 import numpy as np
 import pytest
@@ -161,3 +162,6 @@ def test_bad_settings_and_masks_are_refused():
         BatchNorm(4, momentum=0)
     with pytest.raises(ValueError, match=r"mask of shape \(3, 5\) does not broadcast"):
         BatchNorm(4).forward(random(3, 5, 4), TOKENS, Tape(seed=0))
+    for shape in (2, 1, 1, 5), (3, 1, 1, 4), (3, 1, 1, 0):
+        with pytest.raises(ValueError, match=rf"mask of shape {re.escape(str(shape))} does not broadcast"):
+            BatchNorm(4).forward(random(3, 5, 4), np.ones(shape, bool), Tape(seed=0))

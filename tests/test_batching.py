@@ -192,7 +192,12 @@ def test_labels_keep_their_kind_of_number():
         ([([1], 0)], {"max_tokens": -5}, "max_tokens -5 is less than 1"),
         ([([1], 0)], {"batch_size": 1, "multiple": 0}, "multiple 0 is less than 1"),
         ([([1], 0)], {"batch_size": 1, "seed": -1}, "non-negative"),
-        ([([1], 0), ([], 1)], {"batch_size": 2}, "example 1 has no tokens"),
+        ([([1], 0), ([], 1)], {"batch_size": 2}, r"example 1 has shape \(0,\), not \(tokens,\)"),
+        ([([1], 0), ("a text", 1)], {"batch_size": 2}, r"example 1 has shape \(\), not \(tokens,\)"),
+        ([([1], 0), (["a"], 1)], {"batch_size": 2}, "example 1 holds <U1, not integers"),
+        ([([1], 0), ([5.0], 1)], {"batch_size": 2}, "example 1 holds float64, not integers"),
+        ([([1], [0]), ([1, 2], ["B", "I"])], {"batch_size": 2}, "the label of example 1 holds <U1, not integers"),
+        ([([1], [0]), ([1, 2], [1, None])], {"batch_size": 2}, "the label of example 1 holds object, not integers"),
         ([([1], 0), ([1] * 9, 1)], {"max_tokens": 8}, "example 1 has 9 tokens, more than .* max_tokens 8"),
         (
             [([1] * 9, 1)],
@@ -207,6 +212,12 @@ def test_labels_keep_their_kind_of_number():
 def test_examples_and_bounds_that_make_no_batches_are_named(examples, arguments, problem):
     with pytest.raises(ValueError, match=problem):
         Batches(examples, **arguments)
+
+
+@pytest.mark.parametrize("odd, dtype", [(1.0, np.float64), (True, np.int64), (2, np.int64)])
+def test_labels_are_of_one_dtype_in_all_batches(odd, dtype):
+    batches = Batches([([1], 0), ([1], odd), ([1], 1)], 1)
+    assert [batch.labels.dtype for batch in batches] == 3 * [dtype]
 
 
 def test_label_that_is_a_word_is_refused():

@@ -162,6 +162,20 @@ def test_write_that_fails_leaves_the_old_checkpoint(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["run"]
 
 
+def test_info_that_is_no_dict_is_refused_before_anything_is_written(tmp_path):
+    model, *_ = new_run()
+    checkpoint.save(tmp_path / "run", model, info={"words": ["a"]})
+    for wrong in ["a", "b"], "text", 0, []:
+        with pytest.raises(TypeError, match="^info must be a dict, got "):
+            checkpoint.save(tmp_path / "run", model, info=wrong)
+    assert checkpoint.load(tmp_path / "run").info == {"words": ["a"]}
+
+
+def test_seed_may_be_numpys(tmp_path):
+    checkpoint.save(tmp_path / "run", *new_run()[::2], seed=np.int64(3))
+    assert checkpoint.load(tmp_path / "run").seed == 3
+
+
 def test_fit_goes_on_from_its_checkpoint_with_its_history_and_best_epoch(tmp_path):
     def run(n_epochs, path):
         model, batches, optimizer = new_run()

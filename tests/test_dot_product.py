@@ -138,12 +138,39 @@ def test_half_precision_is_multiplied_and_summed_in_float32():
     np.testing.assert_allclose(y, exact, atol=3e-6)  # sums of 3000 weights of 1/3000, which float16 spaces by 2e-7
 
 
-@pytest.mark.parametrize("core", [DotProduct(), Tiled(), LinearAttention(), CausalLinearAttention(), SlidingWindow(1)],
-                         ids=lambda core: type(core).__name__)
-def test_mask_that_would_be_added_is_refused_by_a_core_alone(core):
-    added = np.array([0, 0, -1e9])[None, None, None]
-    with pytest.raises(TypeError, match="^a mask is boolean .* got float64$"):
-        core(Q, K, V, added)
-    with pytest.raises(TypeError, match="^a mask is boolean .* got list$"):
-        core(Q, K, V, (added == 0).tolist())
-    assert np.array_equal(core(Q, K, V, (added == 0).astype(int)), core(Q, K, V, added == 0))
+CORES = [DotProduct(), Tiled(), LinearAttention(), CausalLinearAttention(), SlidingWindow(1)]
+
+
+@pytest.mark.parametrize("core", CORES, ids=lambda core: type(core).__name__)
+def test_mask_means_the_same_to_every_core_alone_whatever_it_is_made_of(core):
+    keep = np.array([True, True, False])[None, None, None]
+    expected = core(Q, K, V, keep)
+    assert not np.array_equal(expected, core(Q, K, V))
+    for same in keep.astype(int), keep.astype(np.uint8), keep.tolist():
+        assert np.array_equal(core(Q, K, V, same), expected)
+
+
+@pytest.mark.parametrize("core", CORES, ids=lambda core: type(core).__name__)
+@pytest.mark.parametrize("mask, error, message", [
+    (np.array([0, 0, -1e9]), TypeError, "^a mask is boolean .* got float64$"),
+    (np.array(["a", "b", "c"]), TypeError, "^a mask is boolean .* got <U1$"),
+    (np.array([1, 2, 0]), ValueError, "^an integer mask holds 0 and 1, got values from 0 to 2$"),
+    (np.array([True, True]), ValueError, r"^mask of shape \(1, 1, 1, 2\) does not broadcast to .* \(1, 1, 3, 3\)$"),
+    (np.ones((4, 0), bool), ValueError, r"^mask of shape \(1, 1, 4, 0\) does not broadcast"),
+], ids=str)
+def test_mask_that_no_core_takes(core, mask, error, message):
+    with pytest.raises(error, match=message):
+        core(Q, K, V, np.atleast_2d(mask)[None, None])
+
+
+@pytest.mark.parametrize("core", CORES, ids=lambda core: type(core).__name__)
+@pytest.mark.parametrize("mask", ["keys", np.True_, np.ones(3, bool), np.ones((3, 3), bool)], ids=np.shape)
+def test_mask_without_four_axes_is_refused(core, mask):
+    with pytest.raises((TypeError, ValueError), match="^(a mask is boolean|mask of shape)"):
+        core(Q, K, V, mask)
+
+
+def test_tiles_beyond_a_mask_that_is_too_short_are_not_taken_for_hidden():
+    q = random(1, 1, 1024, 4, seed=0)
+    with pytest.raises(ValueError, match=r"^mask of shape \(1, 1, 1, 512\) does not broadcast"):
+        Tiled()(q, q, q, np.ones((1, 1, 1, 512), bool))

@@ -130,6 +130,29 @@ def test_model_that_looks_at_pairs_gets_the_pairs():
     assert len(fit(model, CrossEntropy(), Batches(EXAMPLES[:6], 2), SGD(model, 0.1), 1, progress=False)) == 1
 
 
+@pytest.mark.parametrize("more, ignore, error", [
+    ([([5], 9), ([5], 7)], 9, IndexError),  # what this loss ignores hides no other label
+    ([([5], -100)], -1, IndexError),
+    ([([5], 1.0)], -100, TypeError),
+], ids=str)
+def test_labels_that_do_not_fit_the_loss_are_found_before_any_work(more, ignore, error):
+    model, batches = small_model(), Batches(EXAMPLES + more, 1)
+    with pytest.raises(error, match="^targets? "):
+        fit(model, CrossEntropy(ignore=ignore), batches, SGD(model, 0.1), 1, progress=False)
+    assert batches.position == 0
+
+
+def test_subclass_of_batches_may_hand_out_others_than_it_plans():
+    class CutAndLabelled(Batches):
+        def __iter__(self):
+            for batch in super().__iter__():
+                yield batch._replace(ids=batch.ids[:, :16], mask=batch.mask[:, :16], labels=batch.index % 3)
+
+    model = small_model()
+    batches = CutAndLabelled([(20 * [5], None), ([6], None), ([7, 8], None)], 2)
+    assert len(fit(model, CrossEntropy(), batches, SGD(model, 0.1), 2, progress=False)) == 2
+
+
 def test_a_loss_may_count_its_targets_with_numpy(tmp_path):
     class Counted(CrossEntropy):
         def count(self, labels):

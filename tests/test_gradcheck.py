@@ -782,6 +782,37 @@ def test_what_has_no_effect_is_marked_in_a_failed_table():
     assert line.endswith("no effect on this forward")
 
 
+def test_an_argument_after_any_number_of_inputs_is_one_more():
+    class MaskedSum(Layer):
+        def forward(self, *xs, mask=None, tape=NO_TAPE):
+            tape.push(self, len(xs), mask)
+            return sum(xs) * mask
+
+        def backward(self, dy, tape):
+            n, mask = tape.pop(self)
+            return (dy * mask,) * n
+
+    result = check_gradients(MaskedSum(), X, 2 * X, mask=np.array([True, False, True, True]))
+    assert result.arrays == 2 and not result.silent
+
+
+def test_layer_that_is_used_twice_stays_where_its_formula_holds():
+    class LogAboveOne(Layer):
+        def __init__(self):
+            self.weight = Parameter(np.array([0.5, 1.5, -2.0]))
+
+        def forward(self, x, tape=NO_TAPE):
+            tape.push(self, x)
+            return self.weight.data * np.log(x - 1)
+
+        def backward(self, dy, tape):
+            (x,) = tape.pop(self)
+            self.weight.grad += dy * np.log(x - 1)
+            return dy * self.weight.data / (x - 1)
+
+    assert check_gradients(LogAboveOne(), np.array([1.2, 1.4, 1.7])).arrays == 2
+
+
 def test_result_reads_as_a_sentence():
     text = str(check_gradients(Norm(4), X))
     assert text.startswith("2 gradients right: 28 derivatives, largest relative error ")

@@ -249,6 +249,24 @@ def test_subclass_with_a_forward_of_its_own_promises_anew():
     assert found == [True, True, False, True, False, False]
 
 
+def test_astype_leaves_buffers_of_integers_as_they_are():
+    class Permute(Layer):
+        def __init__(self):
+            self.order = Buffer(np.array([2, 0, 1]))
+
+        def forward(self, x, tape=NO_TAPE):
+            tape.push(self)
+            return x[..., self.order.data]
+
+        def backward(self, dy, tape):
+            tape.pop(self)
+            return dy[..., np.argsort(self.order.data)]
+
+    layer = Permute().astype(np.float16)
+    assert layer.order.data.dtype == np.int64
+    assert check_gradients(layer, np.arange(12.0).reshape(4, 3)).arrays == 1
+
+
 @pytest.mark.parametrize("dtype", [int, bool, np.uint8, complex, str])
 def test_astype_refuses_what_is_no_float(dtype):
     layer = Linear(2, 2, rng=0)

@@ -169,14 +169,25 @@ def test_one_model_under_other_names_is_the_same_to_the_bit(folder, change):
 
 
 def test_tensors_without_a_place_are_named_and_saved_again(folder, tmp_path):
-    extra = {"bert.embeddings.position_ids": np.arange(20)[None], "classifier.bias": np.ones(2, np.float32)}
+    extra = {"bert.embeddings.position_ids": np.arange(20)[None], "classifier.bias": np.ones(2, np.float32),
+             "norm.num_batches_tracked": np.array(7)}
     change_tensors(folder, lambda tensors: tensors | extra)
     model = pretrained.load(folder)
     assert sorted(model.others) == sorted(extra)
     pretrained.save(tmp_path / "copy", model)
     saved = load_file(tmp_path / "copy" / "model.safetensors")
     for name, tensor in extra.items():
-        np.testing.assert_array_equal(saved[name], tensor)
+        np.testing.assert_array_equal(saved[name], tensor, strict=True)
+
+
+def test_files_are_copied_from_where_the_model_came_from_wherever_the_process_goes(folder, tmp_path, monkeypatch):
+    (folder / "vocab.txt").write_text("[PAD]\n")
+    monkeypatch.chdir(folder.parent)
+    model = pretrained.load(folder.name)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    pretrained.save("copy", model)
+    assert Path("copy", "vocab.txt").read_text() == "[PAD]\n"
 
 
 def test_a_second_name_of_the_table_is_neither_taken_nor_left_over(folder):

@@ -6,6 +6,7 @@ written from the GPU is read without CuPy. Needs the extra "checkpoint" (safeten
 """
 
 import json
+from operator import index
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,15 +58,18 @@ def save(path, model, optimizer=None, batches=None, seed=None, best=None, info=N
     """Write a checkpoint to path, whole or not at all.
 
     To go on training from it, give the optimiser, the batches, the seed and, where it has one, the loss scale of the
-    run. best: a state dict to keep beside the model's. info: anything that JSON can hold (the configuration, the
+    run. best: a state dict to keep beside the model's. info: a dict that JSON can hold (the configuration, the
     vocabulary, ...).
     """
     safetensors = _safetensors()
+    if not isinstance(info, dict | None):
+        raise TypeError(f"info must be a dict, got {info!r}"[:200])
     states = {"model": model.state_dict(), "optimizer": optimizer.state_dict() if optimizer else None, "best": best}
     tensors = {f"{part}/{name}": np.asarray(array, order="C")
                for part, state in states.items() if state is not None for name, array in state.items()}
     plain = {"parts": [part for part in PARTS if states[part] is not None],
-             "batches": batches.state_dict() if batches else None, "seed": seed,
+             "batches": batches.state_dict() if batches else None,
+             "seed": seed if seed is None else index(seed),
              "loss_scale": loss_scale.state_dict() if loss_scale else None, "info": info or {}}
     write_atomically(path, safetensors.numpy.save(tensors, metadata={"tinyenc": json.dumps(plain)}))
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from . import checkpoint
 from .backend import on_host
-from .data.batching import Batches
+from .data.batching import IGNORE, Batches
 from .tape import NO_TAPE
 from .train import check_count, evaluate, train
 
@@ -28,7 +28,7 @@ def fit(model, loss, batches, optimizer, n_epochs, valid=None, patience=None, se
     goes on from it and ends bit for bit as if it had never stopped.
 
     Examples that the model or the loss refuses (too long, an id or a label that it does not have) are an error before
-    any work, where batches and valid are `Batches`.
+    any work, where batches and valid are `Batches` (and not a subclass).
     """
     if patience is not None:
         check_count("patience", patience)
@@ -68,8 +68,8 @@ def fit(model, loss, batches, optimizer, n_epochs, valid=None, patience=None, se
 
 def try_extremes(model, loss, batches):
     """Put the batches with extreme examples through model and loss: what they refuse is an error before any work."""
-    if isinstance(batches, Batches):
-        for batch in batches.extremes():
+    if type(batches) is Batches:  # a subclass may hand out others than it plans
+        for batch in batches.extremes(getattr(loss, "ignore", IGNORE)):
             try:
                 with np.errstate(over="ignore", invalid="ignore"):
                     loss.forward(model.forward(batch.ids, batch.mask, NO_TAPE), batch.labels, NO_TAPE)

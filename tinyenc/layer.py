@@ -125,13 +125,14 @@ class Layer:
         return self
 
     def astype(self, dtype):
-        """Convert every parameter to dtype, dropping gradients; returns self. Buffers stay in float32 or wider.
+        """Convert every parameter to dtype, dropping gradients; returns self. Buffers of floats stay in float32 or
+        wider, others as they are.
 
         ValueError where a number is beyond the range of dtype, or that is not one of floats; then nothing was changed.
         """
         if np.dtype(dtype).kind in "biucUSO":
             raise ValueError(f"a model computes with floats, not with {np.dtype(dtype)}")
-        own = dict(self.named_arrays())
+        own = {name: p for name, p in self.named_arrays() if isinstance(p, Parameter) or p.data.dtype.kind == "f"}
         new = {name: _converted(name, p.data, dtype if isinstance(p, Parameter) else wide(dtype))
                for name, p in own.items()}
         for name, p in own.items():

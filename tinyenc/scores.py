@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from .backend import on_host, wide
+from .backend import as_array, on_host, wide
 from .ops import product
 
 
@@ -27,7 +27,6 @@ def masked_softmax(scores, mask=None, drop=None):
     scores: (B, H, T, S). mask: boolean, broadcast to scores, True keeps; a row with no key kept gets zeros.
     drop: a KeepMask, or None, which makes the second result the first itself.
     """
-    check_mask_kind(mask)
     if not on_host(scores):
         from .kernels import masked_softmax as kernel
         p, seed = (drop.p, drop.seed) if drop else (0.0, None)
@@ -72,9 +71,16 @@ def masked(scores, mask):
     return np.fmin(scores, limit, out=np.empty_like(scores))  # the one that is not NaN
 
 
-def check_mask_kind(mask):
-    """TypeError unless mask is None or an array of booleans or integers. Floats are refused because for some 1 keeps,
-    for others 0 does, and what hides is added to the score."""
-    kind = getattr(mask, "dtype", type(mask).__name__)
-    if mask is not None and getattr(kind, "kind", None) not in ("b", "i", "u"):
-        raise TypeError(f"a mask is boolean (True keeps) or 0/1 integers, got {kind}")
+def as_mask(mask):
+    """mask as booleans: zeros and ones of an integer dtype are converted, lists of either too; anything else is refused
+    by name. Floats are, because for some 1 keeps, for others 0 does, and what hides is added to the score."""
+    mask = as_array(mask)
+    dtype = getattr(mask, "dtype", type(mask).__name__)
+    kind = getattr(dtype, "kind", None)
+    if kind == "b":
+        return mask
+    if kind not in ("i", "u"):
+        raise TypeError(f"a mask is boolean (True keeps) or 0/1 integers, got {dtype}")
+    if mask.size and (int(mask.min()) < 0 or int(mask.max()) > 1):
+        raise ValueError(f"an integer mask holds 0 and 1, got values from {int(mask.min())} to {int(mask.max())}")
+    return mask.astype(bool)

@@ -8,6 +8,7 @@ from ..layers.dropout import Dropout
 from ..ops import product
 from ..scores import dot_products, masked_softmax, masked_softmax_backward
 from ..tape import NO_TAPE
+from .masks import check_mask
 
 
 class DotProduct(Layer):
@@ -24,6 +25,7 @@ class DotProduct(Layer):
         self.dropout = Dropout(dropout)
 
     def forward(self, q, k, v, mask=None, bias=None, tape=NO_TAPE):
+        mask = check_mask(mask, (*q.shape[:3], k.shape[2]))
         q = q / math.sqrt(q.shape[-1])  # scaled before the product, which could overflow half precision
         scores = dot_products(q, k)  # (B, H, T, S)
         if bias is not None:

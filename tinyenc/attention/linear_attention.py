@@ -4,8 +4,8 @@ import numpy as np
 
 from ..backend import array_module, wide
 from ..layer import Layer
-from ..scores import check_mask_kind
 from ..tape import NO_TAPE
+from .masks import check_mask
 
 
 class LinearAttention(Layer):
@@ -18,6 +18,7 @@ class LinearAttention(Layer):
     """
 
     def forward(self, q, k, v, mask=None, bias=None, tape=NO_TAPE):
+        mask = check_mask(mask, (*q.shape[:3], k.shape[2]))
         self.check(q, k, mask, bias)
         fq, fk = feature(q), feature(k)
         if mask is not None:
@@ -53,7 +54,6 @@ class LinearAttention(Layer):
         name = type(self).__name__
         if bias is not None:
             raise ValueError(f"{name} has no scores to add a bias to")
-        check_mask_kind(mask)
         if mask is not None and mask.shape[2] != 1:
             raise ValueError(f"{name} cannot hide keys from single queries, as a mask of shape {mask.shape} asks; "
                              "causal attention is CausalLinearAttention")

@@ -7,7 +7,7 @@ depend on the distance alone are read-only views of T + S - 1 booleans.
 
 from ..backend import array_module, as_array
 from ..distance import by_distance, distances
-from ..scores import check_mask_kind
+from ..scores import as_mask
 
 
 def padding_mask(lengths_or_tokens, n_keys=None):
@@ -39,17 +39,6 @@ def window_mask(n_queries, width, n_keys=None):
     return by_distance(abs(distances(n_queries, n_keys)) <= width, n_queries, n_keys)[None, None]
 
 
-def as_mask(mask):
-    """mask as booleans: zeros and ones of an integer dtype are converted; anything else is refused by name."""
-    mask = as_array(mask)
-    check_mask_kind(mask)
-    if mask.dtype == bool:
-        return mask
-    if mask.size and (int(mask.min()) < 0 or int(mask.max()) > 1):
-        raise ValueError(f"an integer mask holds 0 and 1, got values from {int(mask.min())} to {int(mask.max())}")
-    return mask.astype(bool)
-
-
 def real_tokens(mask, shape):
     """The booleans (B, T) of a padding mask, which may come as (B, T) or as (B, 1, 1, T)."""
     mask = as_mask(mask)
@@ -60,7 +49,10 @@ def real_tokens(mask, shape):
 
 
 def check_mask(mask, shape):
-    """mask as booleans that broadcast to shape (B, H, T, S); ValueError names both shapes where they cannot."""
+    """mask as booleans that broadcast to shape (B, H, T, S), None where it is; ValueError names both shapes where they
+    cannot."""
+    if mask is None:
+        return None
     mask = as_mask(mask)
     fits = mask.ndim == 4 and all(m in (1, s) for m, s in zip(mask.shape, shape))
     if not fits:

@@ -74,8 +74,6 @@ class MultiHeadAttention(Layer):
             return mask
         if query.shape[:-2] != memory.shape[:-2]:
             raise ValueError(f"query {query.shape} and memory {memory.shape} are not batches of one size")
-        if mask is None:
-            return None
         return check_mask(mask, (query.shape[0], self.n_heads, query.shape[1], memory.shape[1]))
 
     def places(self, query, mask):

@@ -9,8 +9,9 @@ from ..distance import by_distance, distances
 from ..keep_mask import KeepBlocks
 from ..layer import Layer
 from ..layers.dropout import Dropout
-from ..scores import check_mask_kind, dot_products, masked
+from ..scores import dot_products, masked
 from ..tape import NO_TAPE
+from .masks import check_mask
 
 
 class Tiled(Layer):
@@ -34,6 +35,7 @@ class Tiled(Layer):
         self.keys = keys
 
     def forward(self, q, k, v, mask=None, bias=None, tape=NO_TAPE):
+        mask = check_mask(mask, (*q.shape[:3], k.shape[2]))
         seed = tape.next_seed() if self.dropout.p else None
         tiles = Tiles(self, q, k, v, mask, bias, seed)
         y = array_module(q).empty((*q.shape[:3], v.shape[3]), q.dtype)
@@ -146,7 +148,6 @@ class Tiles:
         self.q = q.astype(dtype, copy=False) * self.scale
         self.k = k.astype(dtype, copy=False)
         self.v = v.astype(dtype, copy=False)
-        check_mask_kind(mask)
         self.mask = mask
         self.bias = bias
         p = core.dropout.p

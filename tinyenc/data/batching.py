@@ -29,19 +29,24 @@ def pad(sequences, multiple=None, value=PAD):
     The mask is True at real tokens. T is the longest length, or the next multiple of `multiple` (64, say, spares
     a GPU odd shapes). ValueError: no sequences, an empty one, one that is not a row of integers.
     """
-    rows = [np.asarray(sequence) for sequence in sequences]
+    rows = [as_row(sequence, f"sequence {i}") for i, sequence in enumerate(sequences)]
     if not rows:
         raise ValueError("an empty batch: no sequences to pad")
-    for i, row in enumerate(rows):
-        if row.ndim != 1 or not row.size:
-            raise ValueError(f"sequence {i} has shape {row.shape}, not (tokens,) with at least one token")
-        if row.dtype.kind not in "iu" or not np.can_cast(row.dtype, np.int64):
-            raise ValueError(f"sequence {i} holds {row.dtype}, not integers")
     lengths = np.array([row.size for row in rows])
     mask = np.arange(_padded(lengths.max(), multiple)) < lengths[:, None]
     ids = np.full(mask.shape, value, np.int64)
     ids[mask] = np.concatenate(rows)  # both run row by row
     return ids, mask
+
+
+def as_row(sequence, what):
+    """sequence as an array (tokens,); ValueError, naming `what` it is, where it is empty or not a row of integers."""
+    row = np.asarray(sequence)
+    if row.ndim != 1 or not row.size:
+        raise ValueError(f"{what} has shape {row.shape}, not (tokens,) with at least one token")
+    if row.dtype.kind not in "iu" or not np.can_cast(row.dtype, np.int64):
+        raise ValueError(f"{what} holds {row.dtype}, not integers")
+    return row
 
 
 def piece_labels(labels, word_ids):
@@ -80,6 +85,8 @@ class Batches:
         self._planned = None, None  # an epoch and its plan
 
         self.lengths = _checked_lengths(self.examples)
+        labels = [label for _, label in self.examples]
+        self._number = np.asarray(labels).dtype if isinstance(labels[0], Number) else None  # the dtype of all labels
         if batch_size is None and max_tokens is None:
             raise ValueError("batches need a batch_size or max_tokens")
         for name, value in ("batch_size", batch_size), ("max_tokens", max_tokens), ("multiple", multiple):
@@ -122,12 +129,13 @@ class Batches:
             raise ValueError("the state is of other batches: other examples, batch sizes or another seed")
         self.epoch, self.position = state["epoch"], state["position"]
 
-    def extremes(self):
-        """The batches of this epoch with the longest example and with the smallest and the largest id and label."""
+    def extremes(self, ignore=IGNORE):
+        """The batches of this epoch with the longest example and with the smallest and the largest id and label, those
+        apart that a loss ignores."""
         ids, labels = zip(*self.examples)
         examples = [self.lengths.argmax(), *_ends(ids)]
         if labels[0] is not None:
-            examples += _ends([np.extract(np.not_equal(label, IGNORE), label) for label in labels])
+            examples += _ends([np.extract(np.not_equal(label, ignore), label) for label in labels])
         for index in self._plan():
             if np.isin(examples, index).any():
                 yield self._collate(index)
@@ -172,8 +180,8 @@ class Batches:
         ids, mask = pad(sequences, self.multiple)
         if labels[0] is None:
             labels = None
-        elif isinstance(labels[0], Number):
-            labels = np.asarray(labels)
+        elif self._number:
+            labels = np.asarray(labels, self._number)
         else:
             labels, _ = pad(labels, self.multiple, IGNORE)
         return Batch(ids, mask, labels, index)
@@ -195,14 +203,12 @@ def _checked_lengths(examples):
     """The number of tokens of each example; ValueError where one cannot be put in a batch with the others."""
     if not examples:
         raise ValueError("no examples to make batches of")
-    lengths = np.array([len(ids) for ids, _ in examples])
-    if not lengths.all():
-        raise ValueError(f"example {lengths.argmin()} has no tokens")
+    lengths = np.array([len(as_row(ids, f"example {i}")) for i, (ids, _) in enumerate(examples)])
     kind = _kind(examples[0][1])
     for i, (ids, label) in enumerate(examples):
         if _kind(label) != kind:
             raise ValueError(f"the label of example {i} is {_kind(label)}, that of example 0 {kind}")
-        if kind == "one for each token" and len(label) != len(ids):
+        if kind == "one for each token" and len(as_row(label, f"the label of example {i}")) != len(ids):
             raise ValueError(f"example {i} has {len(label)} labels for {len(ids)} tokens")
     return lengths
 

@@ -96,7 +96,7 @@ class Probe:
         tape = Tape(self.seed)
         self.forward(tape, layout)
         if between:
-            self.forward(tape, lambda x: x * generator(x.size).uniform(0.5, 1, x.shape))
+            self.forward(tape, lambda x: x * generator(x.size).uniform(0.99, 1, x.shape))
             self.backward(0.5 * self.dy, tape)
         before = {name: p.grad.copy() for name, p in self.parameters.items()}
         dinputs = dict(zip(self.differentiated, self.backward(layout(self.dy), tape)))
@@ -233,7 +233,7 @@ class Slope:
 def argument_names(forward, args):
     """The names that forward gives to its positional arguments."""
     parameters = [p for p in inspect.signature(forward).parameters.values() if p.name != "tape"]
-    names = [p.name for p in parameters if p.kind != p.VAR_POSITIONAL][:len(args)]
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][:len(args)]
     return names + [f"input {i}" for i in range(len(names), len(args))]
 
 

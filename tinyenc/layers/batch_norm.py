@@ -6,7 +6,7 @@ from ..backend import array_module, wide
 from ..init import ones, zeros
 from ..layer import Buffer, Layer, Parameter
 from ..ops import sum_rows
-from ..scores import check_mask_kind
+from ..scores import as_mask
 from ..tape import NO_TAPE
 
 
@@ -73,12 +73,13 @@ def where_real(x, mask):
     shape = (*x.shape[:-1], 1)
     if x.ndim == 2 or mask is None:
         return array_module(x).ones(shape, bool)
-    check_mask_kind(mask)
-    if mask.ndim != 4:
-        raise ValueError(f"mask of shape {mask.shape} does not broadcast to (batch, heads, queries, keys)")
+    mask = as_mask(mask)
+    if mask.ndim != 4 or not (mask.shape[0] in (1, len(x)) and mask.shape[3] in (1, x.shape[1])):
+        raise ValueError(f"mask of shape {mask.shape} does not broadcast to (batch, heads, queries, keys) of a batch "
+                         f"{x.shape}")
     if mask.shape[1:3] != (1, 1):
         return array_module(x).ones(shape, bool)
-    return array_module(x).broadcast_to(mask[:, 0, 0, :, None].astype(bool), shape)
+    return array_module(x).broadcast_to(mask[:, 0, 0, :, None], shape)
 
 
 def moments(x, real):

@@ -50,7 +50,7 @@ def load(folder):
     become float32. DataError, one line that names the file: it cannot be read, is cut off or is a pickle; an
     architecture or activation that is not known; tensors missing or of other shapes, all of them named.
     """
-    folder = Path(folder)
+    folder = Path(folder).absolute()
     own, family = read_config(folder)
     tensors = open_tensors(folder)
     prefix = find_prefix(tensors.shapes, family.table, folder)

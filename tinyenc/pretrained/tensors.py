@@ -91,7 +91,7 @@ def write_tensors(path, tensors):
     """Put {name: array} in a safetensors file, whole or not at all."""
     import_safetensors()
     from safetensors.numpy import save
-    tensors = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+    tensors = {name: np.asarray(tensor, order="C") for name, tensor in tensors.items()}
     write_atomically(path, save(tensors, {"format": "pt"}))  # the mark that transformers looks for
 
 
