@@ -16,7 +16,6 @@ FROM_IDS = "packs the batch itself, from ids"
 A_CORE = "PerSequence hands it one sequence at a time"
 NO_SCORES = "refuses it, having no scores"
 EXEMPT = {  # (class, what its cases need not show): why
-    ("Recompute", "inputs is never given"): "its forward takes what the layer's takes",
     **{(pool, f"mask: {kind}"): PADDING_ONLY for pool in ("FirstPool", "MeanPool", "MaxPool")
        for kind in ("per query", "packed")},
     ("Classifier", "mask: per query"): PADDING_ONLY,
@@ -78,7 +77,7 @@ def unmet(cls, cases):
     yield from (f"{name} has no effect in any case" for name in sorted(hiding - heeded))
 
     for argument in inspect.signature(cls.forward).parameters.values():
-        if argument.name in ("self", "tape"):
+        if argument.name in ("self", "tape") or argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD):
             continue
         values = [probe.given.get(argument.name) for probe in probes]
         values += [value for probe in probes for name, value in probe.given.items() if argument.name == name]
