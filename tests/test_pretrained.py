@@ -190,6 +190,14 @@ def test_files_are_copied_from_where_the_model_came_from_wherever_the_process_go
     assert Path("copy", "vocab.txt").read_text() == "[PAD]\n"
 
 
+def test_files_that_are_gone_are_told_of_and_the_weights_saved(folder, tmp_path):
+    model = pretrained.load(folder)
+    shutil.rmtree(folder)
+    with pytest.warns(RuntimeWarning, match="is gone: its tokenizer's files are not copied$"):
+        pretrained.save(tmp_path / "copy", model)
+    np.testing.assert_array_equal(hidden(pretrained.load(tmp_path / "copy")), hidden(model))
+
+
 def test_a_second_name_of_the_table_is_neither_taken_nor_left_over(folder):
     table = {"cls.predictions.decoder.weight": np.zeros((40, 16), np.float32)}
     change_tensors(folder, lambda tensors: table | tensors)

@@ -82,14 +82,14 @@ class Visit:
     def __enter__(self):
         try:
             self.room.enter(self)
-        except BaseException:
+        except BaseException:  # Ctrl-C, in between
             self.room.leave(self)
             raise
 
     def __exit__(self, *exception):
         try:
             self.room.leave(self)
-        except BaseException:
+        except BaseException:  # Ctrl-C, in between
             self.room.leave(self)
             raise
 

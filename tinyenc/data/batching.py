@@ -86,7 +86,7 @@ class Batches:
 
         self.lengths = _checked_lengths(self.examples)
         labels = [label for _, label in self.examples]
-        self._number = np.asarray(labels).dtype if isinstance(labels[0], Number) else None  # the dtype of all labels
+        self._label_dtype = np.asarray(labels).dtype if isinstance(labels[0], Number) else None  # one for all batches
         if batch_size is None and max_tokens is None:
             raise ValueError("batches need a batch_size or max_tokens")
         for name, value in ("batch_size", batch_size), ("max_tokens", max_tokens), ("multiple", multiple):
@@ -130,8 +130,8 @@ class Batches:
         self.epoch, self.position = state["epoch"], state["position"]
 
     def extremes(self, ignore=IGNORE):
-        """The batches of this epoch with the longest example and with the smallest and the largest id and label, those
-        apart that a loss ignores."""
+        """The batches of this epoch with the longest example and with the smallest and the largest id and label, apart
+        from the label that a loss ignores."""
         ids, labels = zip(*self.examples)
         examples = [self.lengths.argmax(), *_ends(ids)]
         if labels[0] is not None:
@@ -180,8 +180,8 @@ class Batches:
         ids, mask = pad(sequences, self.multiple)
         if labels[0] is None:
             labels = None
-        elif self._number:
-            labels = np.asarray(labels, self._number)
+        elif self._label_dtype:
+            labels = np.asarray(labels, self._label_dtype)
         else:
             labels, _ = pad(labels, self.multiple, IGNORE)
         return Batch(ids, mask, labels, index)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import warnings
 from pathlib import Path
 from typing import NamedTuple
 
@@ -109,7 +110,8 @@ def build_encoder(family, config, names):
 
 def save(folder, model):
     """Write a Pretrained to a folder, which transformers loads as well: weights, config, and the tokenizer's files
-    from the folder it was loaded from. ValueError, before anything is written, where a parameter has no name there.
+    from the folder it was loaded from (RuntimeWarning where that is gone). ValueError, before anything is written,
+    where a parameter has no name there.
 
     A new folder appears whole or not at all. In one that exists each file is replaced whole, the weights last.
     """
@@ -143,6 +145,8 @@ def named_tensors(model):
 
 def write_files(folder, model, tensors):
     """Write every file of a model into a folder, the tensors last."""
+    if not model.folder.is_dir():
+        warnings.warn(f"{model.folder} is gone: its tokenizer's files are not copied", RuntimeWarning, 3)
     for path in sorted(model.folder.glob("*")):
         if path.suffix in (".json", ".txt") and path.name not in ("config.json", "modules.json", INDEX):
             write_atomically(folder / path.name, path.read_bytes())
