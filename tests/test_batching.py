@@ -220,6 +220,33 @@ def test_labels_are_of_one_dtype_in_all_batches(odd, dtype):
     assert [batch.labels.dtype for batch in batches] == 3 * [dtype]
 
 
+def test_labels_put_in_later_are_not_cut_to_the_dtype_of_the_first():
+    batches = Batches([([1, 2], 0), ([3, 4], 1)], 2)
+    batches.examples = [(ids, label + 0.5) for ids, label in batches.examples]
+    with pytest.raises(TypeError, match="Cannot cast .* from .*float64.* to .*int64"):
+        next(iter(batches))
+
+
+def test_ids_may_be_another_librarys_arrays():
+    class Tensor:
+        """NumPy can read it, and its min is not NumPy's."""
+
+        def __init__(self, *numbers):
+            self.numbers = numbers
+
+        def __len__(self):
+            return len(self.numbers)
+
+        def __array__(self, dtype=None, copy=None):
+            return np.array(self.numbers, dtype)
+
+        def min(self, dim):
+            raise AssertionError
+
+    batches = Batches([(Tensor(4, 5), 0), (Tensor(9), 1), (Tensor(5, 3, 4), 0)], 1, shuffle=False, bucket=False)
+    assert [batch.ids.tolist() for batch in batches.extremes()] == [[[4, 5]], [[9]], [[5, 3, 4]]]
+
+
 def test_label_that_is_a_word_is_refused():
     with pytest.raises(TypeError, match="label 'pos' is not a number"):
         Batches([([1], "pos")], 1)

@@ -796,6 +796,22 @@ def test_an_argument_after_any_number_of_inputs_is_one_more():
     assert result.arrays == 2 and not result.silent
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_decision_kept_outside_the_tape_is_found(seed):
+    class Clip(Layer):
+        def forward(self, x, tape=NO_TAPE):
+            self.inside = abs(x) < 1
+            tape.push(self)
+            return np.clip(x, -1, 1)
+
+        def backward(self, dy, tape):
+            tape.pop(self)
+            return dy * self.inside
+
+    with pytest.raises(GradientError, match="kept outside the tape"):
+        check_gradients(Clip(), np.random.default_rng(seed).standard_normal((3, 6, 8)))
+
+
 def test_layer_that_is_used_twice_stays_where_its_formula_holds():
     class LogAboveOne(Layer):
         def __init__(self):

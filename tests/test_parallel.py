@@ -3,11 +3,13 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
 from support import gradients, padded_batch, random, small_classifier
 
+from tinyenc import parallel
 from tinyenc.parallel import even_step, get_num_threads, in_blocks, rowwise, run_each, set_num_threads
 
 
@@ -83,6 +85,25 @@ def test_task_may_wait_for_a_thread_that_runs_tasks():
     assert sorted(done) == [(i, j) for i in range(4) for j in range(3)]
 
 
+def test_thread_that_comes_too_late_finds_nothing_to_do_and_holds_nothing(monkeypatch):
+    """Of a pool that takes work and then cannot start a thread for it."""
+    class Pool:
+        def submit(self, *call):
+            late.append(call)
+            raise RuntimeError("can't start new thread")
+
+    set_num_threads(3)
+    monkeypatch.setattr(parallel, "_pool", Pool())
+    late, done = [], []
+    item = np.ones(3)
+    gone = weakref.ref(item)
+    run_each(lambda x: done.append(x.sum()), [item, item, item])
+    del item
+    for run, *arguments in late:
+        run(*arguments)
+    assert done == [3, 3, 3] and late and gone() is None
+
+
 def test_thread_that_outlives_the_main_one_works_on():
     assert printed("""
 import threading
@@ -119,7 +140,7 @@ def test_forked_process_has_threads_of_its_own():
     assert finished == (child, 0)
 
 
-@pytest.mark.parametrize("n", [0, -1, 1.5, float("inf"), float("nan")])
+@pytest.mark.parametrize("n", [0, -1, 1.5, float("inf"), float("nan"), "2"])
 def test_fewer_than_one_thread_is_refused(n):
     with pytest.raises(ValueError, match=f"at least 1, got {n}"):
         set_num_threads(n)

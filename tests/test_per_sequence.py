@@ -135,3 +135,10 @@ def test_core_with_parameters_gets_all_heads_and_adds_up_in_one_order(monkeypatc
     assert max(overlaps) == 1
     assert np.array_equal(found[0], found[1]) and np.array_equal(found[0], found[2])
     assert abs(found[0]).min() > 0  # every head got its own
+
+
+@pytest.mark.parametrize("shape", [(5, 1, 1, 6), (3, 7, 1, 6), (3, 1, 1, 5), (6,)])
+def test_mask_that_does_not_fit_is_refused_and_not_cut(shape):
+    x = random(3, 2, 6, 4)
+    with pytest.raises(ValueError, match="^mask of shape .* does not broadcast"):
+        PerSequence(DotProduct()).forward(x, x, x, np.ones(shape, bool))

@@ -31,6 +31,7 @@ class OneThread:
     Callers in several threads may overlap: the first to enter tells it, the last to leave tells it again. Ctrl-C may
     come between any two steps: the visit is over then, or (where it comes as __exit__ begins) when its traceback is
     gone and the next one leaves. A signal handler, or a finalizer, may come in between and make a visit of its own.
+    Where it starts threads that do, and waits for them, it may wait for ever.
     `possible` is False where BLAS takes no such orders, that is, where it is not OpenBLAS; then nothing happens.
     """
 

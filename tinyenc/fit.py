@@ -28,7 +28,8 @@ def fit(model, loss, batches, optimizer, n_epochs, valid=None, patience=None, se
     goes on from it and ends bit for bit as if it had never stopped.
 
     Examples that the model or the loss refuses (too long, an id or a label that it does not have) are an error before
-    any work, where batches and valid are `Batches` (and not a subclass).
+    any work, where batches and valid are `Batches` (and not a subclass): those with the longest text and with the
+    smallest and largest id and label go through the model once, without a tape.
     """
     if patience is not None:
         check_count("patience", patience)

@@ -20,6 +20,7 @@ import itertools
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from numbers import Real
 
 import numpy as np
 
@@ -49,7 +50,7 @@ def get_num_threads():
 def set_num_threads(n):
     """Use n threads from now on."""
     global _threads, _pool
-    if not float(n).is_integer() or n < 1:
+    if not (isinstance(n, Real) and n >= 1 and n % 1 == 0):
         raise ValueError(f"the number of threads must be a whole number of at least 1, got {n}")
     _threads = n = int(n)
     _pool = ThreadPoolExecutor(n - 1, thread_name_prefix="tinyenc") if n > 1 else None
@@ -79,30 +80,61 @@ def run_each(task, items):
                 task(item)
         return
 
-    turns = itertools.count()  # next() on it is atomic: each thread takes the next item when it is free
+    crew = Crew(task, items)
+    with one_thread():
+        with contextlib.suppress(RuntimeError):  # no thread is to be had, as when the interpreter ends: then without
+            for _ in range(workers - 1):
+                pool.submit(contextvars.copy_context().run, crew.join)
+        crew.finish()
 
-    def work():
+
+class Crew:
+    """Threads that call task(item) for every item: each takes the next one when it is free."""
+
+    def __init__(self, task, items):
+        self.job = task, items  # None once it is over
+        self.turns = itertools.count()  # next() on it is atomic
+        self.joined = 0  # others at work
+        self.errors = []
+        self.change = threading.Condition()
+
+    def finish(self):
+        """The caller's part: its share of the items, and waiting for those who joined, but not for those to come."""
+        try:
+            self.work(*self.job)
+        finally:
+            with self.change:
+                self.job = None
+                self.change.wait_for(lambda: not self.joined)
+        for error in self.errors:
+            raise error
+
+    def join(self):
+        """Another thread's part: its share, unless it comes too late."""
+        with self.change:
+            if self.job is None:
+                return
+            task, items = self.job
+            self.joined += 1
+        try:
+            self.work(task, items)
+        except BaseException as error:
+            self.errors.append(error)
+        finally:
+            with self.change:
+                self.joined -= 1
+                self.change.notify()
+
+    def work(self, task, items):
         _here.busy = True
         try:
             with one_thread():
-                for turn in turns:
+                for turn in self.turns:
                     if turn >= len(items):
                         break
                     task(items[turn])
         finally:
             _here.busy = False
-
-    others = []
-    with one_thread():
-        with contextlib.suppress(RuntimeError):  # the interpreter is ending, and starts nothing more
-            for _ in range(workers - 1):
-                others.append(pool.submit(contextvars.copy_context().run, work))
-        try:
-            work()
-        finally:
-            errors = [future.exception() for future in others if not future.cancel()]  # one not begun is not needed
-    for error in filter(None, errors):
-        raise error
 
 
 def share(task, product, depth):

@@ -7,6 +7,7 @@ from ..layer import Layer, promises
 from ..parallel import run_each
 from ..tape import NO_TAPE
 from .layout import Packing
+from .masks import check_mask
 
 SCORES = 1 << 17  # scores looked at together: short sequences go in groups, so that NumPy's calls stay few
 WASTED = 1 << 14  # scores at padding that are cheaper than the calls of a group more
@@ -27,6 +28,8 @@ class PerSequence(Layer):
 
     def forward(self, q, k, v, mask=None, bias=None, tape=NO_TAPE):
         """q: (B, H, T, K), k and v: (B, H, S, K), mask an array; or all (H, N, K) and mask their Packing."""
+        if not isinstance(mask, Packing):
+            mask = check_mask(mask, (*q.shape[:3], k.shape[2]))
         if not on_host(q):
             return self.core.forward(q, k, v, mask, bias, tape)
         y = heads_like(q)

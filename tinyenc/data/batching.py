@@ -181,7 +181,7 @@ class Batches:
         if labels[0] is None:
             labels = None
         elif self._label_dtype:
-            labels = np.asarray(labels, self._label_dtype)
+            labels = np.asarray(labels).astype(self._label_dtype, casting="safe")
         else:
             labels, _ = pad(labels, self.multiple, IGNORE)
         return Batch(ids, mask, labels, index)
@@ -225,8 +225,9 @@ def _kind(label):
 
 def _ends(rows):
     """Which rows hold the smallest and the largest number; none where all are empty."""
-    ends = [(end, i) for i, row in enumerate(rows) if len(row) for end in (np.min(row), np.max(row))]
-    return [min(ends)[1], max(ends)[1]] if ends else []
+    numbers = np.concatenate(rows)
+    row_of = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+    return [row_of[numbers.argmin()], row_of[numbers.argmax()]] if numbers.size else []
 
 
 def _padded(length, multiple):

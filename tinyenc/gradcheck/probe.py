@@ -96,13 +96,22 @@ class Probe:
         tape = Tape(self.seed)
         self.forward(tape, layout)
         if between:
-            self.forward(tape, lambda x: x * generator(x.size).uniform(0.99, 1, x.shape))
+            self.forward(tape, self.elsewhere)
             self.backward(0.5 * self.dy, tape)
         before = {name: p.grad.copy() for name, p in self.parameters.items()}
         dinputs = dict(zip(self.differentiated, self.backward(layout(self.dy), tape)))
         gradients = {name: sum(dinputs[given] for given in self.names_of(x)) for name, x in self.inputs.items()}
         gradients.update({name: p.grad - before[name] for name, p in self.parameters.items()})
         return gradients
+
+    @cached_property
+    def elsewhere(self):
+        """A change of the inputs to others that forward makes numbers of: shrunk by up to a half, or else by little."""
+        def shrink(least):
+            return lambda x: x * generator(x.size).uniform(least, 1, x.shape)
+
+        with np.errstate(all="ignore"):
+            return shrink(0.5 if np.isfinite(self.forward(change=shrink(0.5))).all() else 0.99)
 
     def clear_gradients(self):
         for parameter in self.parameters.values():
