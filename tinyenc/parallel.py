@@ -81,11 +81,10 @@ def run_each(task, items):
         return
 
     crew = Crew(task, items)
-    with one_thread():
-        with contextlib.suppress(RuntimeError):  # no thread is to be had, as when the interpreter ends: then without
-            for _ in range(workers - 1):
-                pool.submit(contextvars.copy_context().run, crew.join)
-        crew.finish()
+    with contextlib.suppress(RuntimeError):  # no thread is to be had, as when the interpreter ends: then without
+        for _ in range(workers - 1):
+            pool.submit(contextvars.copy_context().run, crew.join)
+    crew.finish()
 
 
 class Crew:

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from .backend import as_array, on_host, wide
+from .backend import on_host, wide
 from .ops import product
 
 
@@ -69,18 +69,3 @@ def masked(scores, mask):
     """scores where mask keeps and -inf elsewhere, in memory as scores are. In half the time of where."""
     limit = np.where(mask, math.nan, -math.inf).astype(scores.dtype)
     return np.fmin(scores, limit, out=np.empty_like(scores))  # the one that is not NaN
-
-
-def as_mask(mask):
-    """mask as booleans: zeros and ones of an integer dtype are converted, lists of either too; anything else is refused
-    by name. Floats are, because for some 1 keeps, for others 0 does, and what hides is added to the score."""
-    mask = as_array(mask)
-    dtype = getattr(mask, "dtype", type(mask).__name__)
-    kind = getattr(dtype, "kind", None)
-    if kind == "b":
-        return mask
-    if kind not in ("i", "u"):
-        raise TypeError(f"a mask is boolean (True keeps) or 0/1 integers, got {dtype}")
-    if mask.size and (int(mask.min()) < 0 or int(mask.max()) > 1):
-        raise ValueError(f"an integer mask holds 0 and 1, got values from {int(mask.min())} to {int(mask.max())}")
-    return mask.astype(bool)

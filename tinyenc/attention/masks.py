@@ -7,7 +7,6 @@ depend on the distance alone are read-only views of T + S - 1 booleans.
 
 from ..backend import array_module, as_array
 from ..distance import by_distance, distances
-from ..scores import as_mask
 
 
 def padding_mask(lengths_or_tokens, n_keys=None):
@@ -37,6 +36,21 @@ def window_mask(n_queries, width, n_keys=None):
         raise ValueError(f"the window width must be at least 1, got {width}")
     n_keys = n_queries if n_keys is None else n_keys
     return by_distance(abs(distances(n_queries, n_keys)) <= width, n_queries, n_keys)[None, None]
+
+
+def as_mask(mask):
+    """mask as booleans: zeros and ones of an integer dtype are converted, lists of either too; anything else is refused
+    by name. Floats are, because for some 1 keeps, for others 0 does, and what hides is added to the score."""
+    mask = as_array(mask)
+    dtype = getattr(mask, "dtype", type(mask).__name__)
+    kind = getattr(dtype, "kind", None)
+    if kind == "b":
+        return mask
+    if kind not in ("i", "u"):
+        raise TypeError(f"a mask is boolean (True keeps) or 0/1 integers, got {dtype}")
+    if mask.size and (int(mask.min()) < 0 or int(mask.max()) > 1):
+        raise ValueError(f"an integer mask holds 0 and 1, got values from {int(mask.min())} to {int(mask.max())}")
+    return mask.astype(bool)
 
 
 def real_tokens(mask, shape):

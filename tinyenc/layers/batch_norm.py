@@ -2,11 +2,11 @@
 
 import numpy as np
 
+from ..attention.masks import as_mask
 from ..backend import array_module, wide
 from ..init import ones, zeros
 from ..layer import Buffer, Layer, Parameter
 from ..ops import sum_rows
-from ..scores import as_mask
 from ..tape import NO_TAPE
 
 
