@@ -110,6 +110,12 @@ def test_examples_that_do_not_fit_the_model_are_found_before_any_work(example, m
     np.testing.assert_equal(model.state_dict(), before)
 
 
+def test_plain_list_of_examples_is_refused_with_what_to_take():
+    model = small_model()
+    with pytest.raises(TypeError, match="^batches must be data.Batches, .* got a list$"):
+        fit(model, CrossEntropy(), EXAMPLES, SGD(model, 0.1), 1)
+
+
 def test_extremes_are_the_batches_with_the_ends_of_length_id_and_of_the_labels_that_count():
     rows = [([6, 7], [1, 3]), ([6, 6, 6], 3 * [-100]), ([7, 7], [2, 2]), ([8, 7], [2, -1]), ([5, 7], [2, 2]),
             ([7, 9], [2, 2]), ([6, 6], [2, 4])]

@@ -249,6 +249,12 @@ def test_subclass_with_a_forward_of_its_own_promises_anew():
     assert found == [True, True, False, True, False, False]
 
 
+@pytest.mark.parametrize("wrong", [1.0, [1.0], None])
+def test_parameter_that_is_no_array_is_refused(wrong):
+    with pytest.raises(TypeError, match="^a Parameter takes an array, got "):
+        Parameter(wrong)
+
+
 def test_astype_leaves_buffers_of_integers_as_they_are():
     class Permute(Layer):
         def __init__(self):

@@ -31,6 +31,8 @@ def fit(model, loss, batches, optimizer, n_epochs, valid=None, patience=None, se
     any work, where batches and valid are `Batches` (and not a subclass): those with the longest text and with the
     smallest and largest id and label go through the model once, without a tape.
     """
+    if not hasattr(batches, "epoch"):
+        raise TypeError(f"batches must be data.Batches, which know their epoch, got a {type(batches).__name__}")
     if patience is not None:
         check_count("patience", patience)
         if valid is None:

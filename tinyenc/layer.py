@@ -14,6 +14,8 @@ class Parameter:
     """
 
     def __init__(self, data, decay=True):
+        if not hasattr(data, "dtype"):
+            raise TypeError(f"a Parameter takes an array, got {data!r}")
         self.data = data
         self.decay = decay
         self.frozen = False
